@@ -1,0 +1,242 @@
+"""Commands: python -m trinity_mini make-pool | train | evaluate | ask | bench."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .files import DATA, ROOT, UserError, write_atomically
+
+Row = dict[str, Any]
+
+
+def positive(text: str) -> int:
+    """An argparse type: a whole number of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m trinity_mini", description=__doc__)
+    p.add_argument("--threads", type=positive, default=1, help="torch threads (default 1: best on a busy machine)")
+    commands = p.add_subparsers(dest="command", required=True)
+
+    def add(name: str, run: Callable[[argparse.Namespace], list[Row]], text: str) -> argparse.ArgumentParser:
+        c = commands.add_parser(name, help=text, description=text)
+        c.set_defaults(run=run)
+        c.add_argument("--json", metavar="FILE", help="write rows of name, family, value, se, n, unit (- for stdout)")
+        return c
+
+    c = add("make-pool", make_pool, "Train the embedded agents and the coordinator's SLM; resumes where it stopped.")
+    c.add_argument("--out", type=Path, default=DATA / "tiny_pool", help="agents' folder (default data/tiny_pool)")
+    c.add_argument("--slm", type=Path, default=DATA / "coordinator", help="SLM's folder (default data/coordinator)")
+    c.add_argument("--state", type=Path, default=ROOT / "runs" / "make-pool", help="where unfinished training is kept")
+    c.add_argument("--agent", action="append", metavar="NAME", help="train this agent only (may be repeated)")
+    c.add_argument("--steps", type=positive, help="updates of each model (default: as recorded in the cards)")
+    c.add_argument("--seed", type=int, default=1)
+
+    c = add("train", train, "Train the coordinator, evaluate it and draw figures; resumes where it stopped.")
+    c.add_argument("--preset", default="mini", help="see trinity_mini/presets.py (default mini)")
+    c.add_argument("--seed", type=int, default=1)
+    c.add_argument("--out", type=Path, help="run folder (default runs/PRESET-SEED)")
+    c.add_argument("--episodes", type=positive, help="budget in training episodes instead of the preset's generations")
+    c.add_argument("--figures", type=Path, default=ROOT / "figures", help="where figures are written")
+    c.add_argument("--per-family", type=positive, default=250, help="test questions of each family")
+    c.add_argument("--no-evaluate", action="store_true", help="train only")
+
+    c = add("evaluate", evaluate, "Measure trained coordinators and all baselines on held-out questions.")
+    c.add_argument("checkpoints", nargs="*", type=Path, help="theta.safetensors files (default the shipped one)")
+    c.add_argument("--preset", default="mini")
+    c.add_argument("--family", action="append", metavar="NAME", help="only these families, also -hard ones")
+    c.add_argument("--per-family", type=positive, default=250)
+    c.add_argument("--seed", type=int, default=11, help="of the questions and the draws")
+
+    c = add("ask", ask, "Play one question aloud: who was chosen with what probability, and what was said.")
+    c.add_argument("question", help="for example 'capital peru' or '(3*6-3)%%7'")
+    c.add_argument("--checkpoint", type=Path, help="theta.safetensors (default the shipped one)")
+    c.add_argument("--preset", default="mini")
+    c.add_argument("--seed", type=int, default=0, help="of the draws")
+
+    c = add("bench", bench, "Print the ratios of this machine: svf, es or episodes.")
+    c.add_argument("what", choices=["svf", "es", "episodes"])
+    c.add_argument("--quick", action="store_true", help="a short form, for tests")
+    return p
+
+
+def make_pool(args: argparse.Namespace) -> list[Row]:
+    from .evaluation import load_chains
+    from .make_pool import make
+    from .pool import EmbeddedPool
+
+    table = make(args.out, args.slm, args.state, args.agent, args.steps, args.seed)
+    if not args.agent:
+        load_chains(EmbeddedPool(args.out))
+    return [
+        {"name": f"{r.agent} {r.role}", "family": r.family if r.kind == "all" else f"{r.family}/{r.kind}",
+         "value": r.value, "se": r.se, "n": r.n, "unit": "share right"}
+        for r in table.itertuples()
+    ]
+
+
+def _world(preset_name: str):
+    """The embedded pool, a coordinator over it and the preset."""
+    from .backbone import Backbone
+    from .coordinator import Coordinator
+    from .pool import EmbeddedPool
+    from .presets import preset
+
+    p = preset(preset_name)
+    pool = EmbeddedPool()
+    backbone = Backbone.embedded(DATA / "coordinator")
+    return pool, Coordinator(backbone, len(pool.names), p.head, p.matrices, p.selection), p
+
+
+def train(args: argparse.Namespace) -> list[Row]:
+    from dataclasses import replace
+
+    from .training import TrainingRun
+
+    pool, coordinator, p = _world(args.preset)
+    folder = args.out or ROOT / "runs" / f"{args.preset}-{args.seed}"
+    training = TrainingRun(folder, coordinator, pool, p, args.seed)
+    if args.episodes:
+        per_generation = training.popsize * p.episodes_per_candidate
+        training.preset = replace(p, generations=max(1, round(args.episodes / per_generation)))
+        training.config["preset"] = training.preset.record()
+    total = training.preset.generations
+    print(
+        f"{folder}: {coordinator.n} parameters, {training.popsize} candidates x {p.episodes_per_candidate} episodes "
+        f"x {total} generations. Ctrl-C stops; the same command goes on."
+    )
+    seconds: list[float] = []
+    for g in training:
+        seconds.append(g.seconds)
+        left = sum(seconds[-10:]) / len(seconds[-10:]) * (total - g.generation)
+        check = "" if g.validation is None else f"  validation {g.validation:.3f} ± {g.validation_se:.3f}"
+        print(
+            f"generation {g.generation:3d}/{total}  reward {g.reward:.3f}  sigma {g.sigma:.3f}  "
+            f"episodes {g.episodes:6d}  lost {g.lost}  ETA {left / 60:4.1f} min{check}",
+            flush=True,
+        )
+    rows = [
+        {"name": "mean reward of the candidates", "family": f"generation {g.generation}", "value": g.reward,
+         "se": None, "n": g.episodes, "unit": "reward"}
+        for g in training.log
+    ]
+    if args.no_evaluate:
+        return rows
+    table, episodes = _measure(pool, coordinator, training.preset, [folder / "theta.safetensors"], args.per_family, 11)
+    from . import plots
+
+    for path in plots.training_figures(args.figures, training.log, pool, episodes):
+        print(f"wrote {path}")
+    return rows + _rows(table)
+
+
+def _measure(pool, coordinator, p, checkpoints: Sequence[Path], per_family: int, seed: int, families=None):
+    """Baselines and checkpoints on the same held-out questions; prints the table."""
+    import numpy as np
+    import pandas as pd
+
+    from .evaluation import baselines, episode_records, summary, wide
+    from .tasks import FAMILIES, question_set
+    from .training import play_policy
+
+    families = families or FAMILIES
+    asked = question_set("test", per_family, seed, families)
+    frames = [baselines(pool, asked)] if set(families) <= set(FAMILIES) else []
+    uniform = play_policy(coordinator, np.zeros(coordinator.n), asked, pool, p, seed)
+    frames.append(episode_records("random coordinator", uniform))
+    episodes: list = []
+    for path in checkpoints:
+        theta = coordinator.load(path, pool.identity)
+        episodes = play_policy(coordinator, theta, asked, pool, p, seed)
+        name = "trained coordinator" if len(checkpoints) == 1 else f"trained: {path.parent.name}"
+        frames.append(episode_records(name, episodes))
+    table = summary(pd.concat(frames, ignore_index=True))
+    print(f"Accuracy ± standard error on {per_family} held-out questions a family, question seed {seed}:")
+    print(wide(table))
+    return table, episodes
+
+
+def evaluate(args: argparse.Namespace) -> list[Row]:
+    pool, coordinator, p = _world(args.preset)
+    checkpoints = args.checkpoints or [DATA / "coordinator" / "theta.safetensors"]
+    table, _ = _measure(pool, coordinator, p, checkpoints, args.per_family, args.seed, args.family)
+    return _rows(table)
+
+
+def _rows(table) -> list[Row]:
+    return [
+        {"name": r.name, "family": r.family, "value": r.value, "se": r.se, "n": r.n, "unit": "accuracy"}
+        for r in table.itertuples(index=False)
+    ]
+
+
+def ask(args: argparse.Namespace) -> list[Row]:
+    from .analysis import told
+    from .tasks import recognise
+    from .training import play_policy
+
+    if not args.question.strip():
+        raise UserError("the question is empty: give one in quotes, for example 'capital peru'.")
+    pool, coordinator, p = _world(args.preset)
+    theta = coordinator.load(args.checkpoint or DATA / "coordinator" / "theta.safetensors", pool.identity)
+    question = recognise(args.question.strip())
+    [episode] = play_policy(coordinator, theta, [question], pool, p, args.seed)
+    print(told(episode, pool.names))
+    return [{"name": "answer", "family": question.family, "value": episode.answer, "se": None, "n": 1, "unit": "text"}]
+
+
+def bench(args: argparse.Namespace) -> list[Row]:
+    from importlib import import_module
+
+    module = import_module(f".bench_{args.what}", __package__)
+    rows = getattr(module, f"bench_{args.what}")(quick=args.quick)
+    for r in rows:
+        se = "" if r["se"] is None else f" ± {r['se']:.3g}"
+        print(f"{r['name']:60} {r['value']:>12.4g}{se} {r['unit']} (n = {r['n']})")
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command. Exit code 0; 2 for what the user can mend; 130 for Ctrl-C."""
+    args = parser().parse_args(argv)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, str(args.threads))
+    try:
+        import torch
+
+        torch.set_num_threads(args.threads)
+        rows = args.run(args)
+        if args.json:
+            text = json.dumps(rows, indent=1, default=str) + "\n"
+            if args.json == "-":
+                sys.stdout.write(text)
+            else:
+                write_atomically(Path(args.json), text.encode())
+        sys.stdout.flush()
+        return 0
+    except UserError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped: nothing is lost, the same command goes on from the last generation.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

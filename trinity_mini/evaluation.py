@@ -1,0 +1,151 @@
+"""How good is it? Every coordinator and baseline on the same held-out questions (lesson 07)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from .chains import Chain, play_chain, search_chain
+from .files import UserError, write_atomically
+from .pool import EmbeddedPool
+from .roles import Role
+from .tasks import FAMILIES, KINDS, Question, question_set
+from .templates import prompt_text
+
+COLUMNS = ["name", "family", "question", "reward", "turns", "calls"]
+
+
+def records(name: str, asked: Sequence[Question], rewards, turns, calls) -> pd.DataFrame:
+    """One row a question: who played it, its family and id, reward, turns and calls."""
+    rows = zip(asked, rewards, np.broadcast_to(turns, len(asked)), np.broadcast_to(calls, len(asked)), strict=True)
+    return pd.DataFrame(
+        [(name, q.family, q.id, r, float(t), float(c)) for q, r, t, c in rows], columns=COLUMNS
+    ).astype({"reward": float})
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy with its standard error, per name and family and over all; lost episodes (NaN) are left out.
+
+    Returns: columns name, family, value, se, n, turns, calls, in order of first appearance.
+    """
+    groups = pd.concat([frame, frame.assign(family="all")]).groupby(["name", "family"], sort=False)
+    table = groups.agg(
+        value=("reward", "mean"), n=("reward", "count"), turns=("turns", "mean"), calls=("calls", "mean")
+    )
+    p = table["value"]
+    table.insert(1, "se", (p * (1 - p) / table["n"]) ** 0.5)
+    return table.reset_index()
+
+
+def wide(table: pd.DataFrame) -> str:
+    """A summary as text: a line a name, a column a family, accuracies with standard errors."""
+    families = [f for f in (*FAMILIES, "all") if f in set(table["family"])]
+    families += [f for f in dict.fromkeys(table["family"]) if f not in families]
+    lines = [f"{'':34}" + "".join(f"{f:>12}" for f in families) + f"{'turns':>8}"]
+    for name in dict.fromkeys(table["name"]):
+        part = table[table["name"] == name].set_index("family")
+        cells = [f"{part.value[f]:.2f} ± {part.se[f]:.2f}" if f in part.index else "" for f in families]
+        lines.append(f"{name:34}" + "".join(f"{c:>12}" for c in cells) + f"{part.turns.get('all', np.nan):8.1f}")
+    return "\n".join(lines)
+
+
+def find_chains(pool: EmbeddedPool, per_kind: int = 30, seed: int = 5) -> dict:
+    """The best fixed chains on training questions: per agent alone, per family, per question kind.
+
+    Returns: plain JSON values; a chain is a list of [agent, role].
+    """
+    from .tasks import questions
+
+    by_kind: dict[str, list[Question]] = {}
+    for family in FAMILIES:
+        many = questions(family, "train", 330 if family == "know" else 12 * per_kind, seed)
+        for kind in KINDS[family]:
+            by_kind[kind] = [q for q in many if q.kind == kind][:per_kind]
+    family_set = {f: [q for k in KINDS[f] for q in by_kind[k]] for f in FAMILIES}
+    few = [q for f in FAMILIES for q in family_set[f][:: max(1, len(family_set[f]) // 40)]]
+    n = len(pool.names)
+    alone = {pool.names[a]: search_chain(pool, few, [a]) for a in range(n)}
+    family = {f: search_chain(pool, family_set[f], range(n)) for f in FAMILIES}
+    kind = {k: search_chain(pool, by_kind[k], range(n)) for k in by_kind}
+    found = {"alone": alone, "family": family, "kind": kind}
+    return {"pool": pool.identity} | {
+        name: {k: {"chain": [[a, int(r)] for a, r in chain], "train": v} for k, (chain, v) in group.items()}
+        for name, group in found.items()
+    }
+
+
+def load_chains(pool: EmbeddedPool) -> dict:
+    """chains.json beside the pool, found again if it is missing or of another pool."""
+    path = pool.folder / "chains.json"
+    if path.exists():
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise UserError(f"{path} is damaged: delete it, it is then made again.") from None
+        if found["pool"] == pool.identity:
+            return found
+    found = find_chains(pool)
+    write_atomically(path, (json.dumps(found) + "\n").encode())
+    return found
+
+
+def as_chain(entry: dict) -> Chain:
+    return tuple((a, Role(r)) for a, r in entry["chain"])
+
+
+def baselines(pool: EmbeddedPool, asked: Sequence[Question]) -> pd.DataFrame:
+    """Records of all baselines that need no coordinator, on the questions asked (of the four families)."""
+    chains = load_chains(pool)
+    n = len(pool.names)
+    frames, said = [], []
+    for a, name in enumerate(pool.names):
+        answers = pool.speak([(a, prompt_text(Role.WORKER, q.prompt)) for q in asked])
+        said.append([s.strip() for s in answers])
+        right = [s == q.answer for s, q in zip(said[-1], asked, strict=True)]
+        frames.append(records(f"{name}, one call", asked, right, 1, 1))
+    for name, entry in chains["alone"].items():
+        chain = as_chain(entry)
+        rewards = play_chain(pool, chain, asked)
+        frames.append(records(f"{name}, five turns, all roles", asked, rewards, len(chain), len(chain)))
+    votes = [Counter(said[a][i] for a in range(n)).most_common(1)[0][0] for i in range(len(asked))]
+    frames.append(records("majority vote", asked, [v == q.answer for v, q in zip(votes, asked, strict=True)], 1, n))
+    by_kind = {k: as_chain(e) for k, e in chains["kind"].items()}
+    by_family = {f: as_chain(e) for f, e in chains["family"].items()}
+    frames.append(_by_group(pool, "static chain per family", asked, [by_family[q.family] for q in asked]))
+    frames.append(_by_group(pool, "fixed chain per kind (ceiling)", asked, [by_kind[q.kind] for q in asked]))
+    every = list(dict.fromkeys([*by_kind.values(), *by_family.values()]))
+    best = np.max([play_chain(pool, c, asked) for c in every], axis=0)
+    frames.append(records("oracle over those chains", asked, best, np.nan, np.nan))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _by_group(pool: EmbeddedPool, name: str, asked: Sequence[Question], chains: Sequence[Chain]) -> pd.DataFrame:
+    rewards = np.zeros(len(asked))
+    for chain in dict.fromkeys(chains):
+        mine = [i for i, c in enumerate(chains) if c == chain]
+        rewards[mine] = play_chain(pool, chain, [asked[i] for i in mine])
+    lengths = [len(c) for c in chains]
+    return records(name, asked, rewards, lengths, lengths)
+
+
+def held_out(per_family: int = 250, seed: int = 11) -> list[Question]:
+    """The held-out questions every figure of this course is measured on."""
+    return question_set("test", per_family, seed)
+
+
+def episode_records(name: str, episodes) -> pd.DataFrame:
+    """Records of played episodes; a lost one has reward NaN."""
+    asked = [e.question for e in episodes]
+    rewards = [np.nan if e.reward is None else e.reward for e in episodes]
+    turns = [len(e.turns) for e in episodes]
+    return records(name, asked, rewards, turns, turns)
+
+
+def save_table(path: Path, table: pd.DataFrame) -> None:
+    """A summary as CSV, by rename."""
+    write_atomically(path, table.to_csv(index=False).encode())

@@ -1,0 +1,120 @@
+"""The course's figures, drawn from data frames and logs; one style, safe for colour-blind readers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from .files import UserError
+
+COLOURS = {"Worker": "#0072B2", "Thinker": "#E69F00", "Verifier": "#009E73"}  # Okabe and Ito
+HATCHES = {"Worker": "", "Thinker": "//", "Verifier": ".."}
+
+
+def learning_curve(log: pd.DataFrame, lines: dict[str, float] | None = None) -> Figure:
+    """Mean reward of a generation's candidates and validation of the distribution mean, against episodes.
+
+    log: columns episodes, reward, validation, validation_se. lines: named accuracies drawn across.
+    """
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    ax = figure.subplots()
+    ax.plot(log["episodes"], log["reward"], color="#999999", lw=1, label="candidates, mean of a generation")
+    checked = log.dropna(subset=["validation"])
+    ax.errorbar(
+        checked["episodes"], checked["validation"].astype(float), checked["validation_se"].astype(float),
+        color="#0072B2", marker="o", ms=4, lw=1.5, capsize=2, label="distribution mean, validation questions (± s.e.)",
+    )
+    for (name, value), style in zip((lines or {}).items(), ("--", ":", "-."), strict=False):
+        ax.axhline(value, color="black", lw=1, ls=style, label=name)
+    ax.set(xlabel="training episodes", ylabel="accuracy", ylim=(0, 1.02))
+    ax.legend(fontsize=8, loc="upper left", framealpha=0.9)
+    ax.grid(alpha=0.3)
+    return figure
+
+
+def skill_map(table: pd.DataFrame) -> Figure:
+    """Heat map of skills: agents down, question kinds across, one panel a role."""
+    roles = {"thinker": "Thinker: exact plan", "worker": "Worker, no plan", "worker+plan": "Worker, right plan",
+             "verifier": "Verifier: balanced accuracy"}
+    table = table[(table["kind"] != "all") & ~table["family"].str.endswith("-hard")]
+    figure = Figure(figsize=(11, 6), layout="constrained")
+    axes = figure.subplots(2, 2).ravel()
+    image = None
+    for ax, (role, title) in zip(axes, roles.items(), strict=True):
+        grid = table[table["role"] == role].pivot_table(index="agent", columns="kind", values="value", sort=False)
+        image = ax.imshow(grid.to_numpy(dtype=float), vmin=0, vmax=1, cmap="cividis", aspect="auto")
+        ax.set_xticks(range(grid.shape[1]), grid.columns, rotation=35, ha="right", fontsize=8)
+        ax.set_yticks(range(grid.shape[0]), grid.index, fontsize=9)
+        for i, row in enumerate(grid.to_numpy(dtype=float)):
+            for j, v in enumerate(row):
+                if v == v:
+                    ax.text(j, i, f"{v:.2f}", ha="center", va="center", fontsize=7, color="black" if v > 0.5 else "white")
+        ax.set_title(title, fontsize=10)
+    figure.colorbar(image, ax=list(axes), shrink=0.7, label="share right")
+    return figure
+
+
+def speakers(turns: pd.DataFrame, agents: Sequence[str]) -> Figure:
+    """Who speaks as what at which turn: one panel a family, a bar an agent and turn, stacked by role.
+
+    turns: columns family, turn, agent, role (`analysis.turns_frame`). Heights are shares of all episodes of the
+    family, so later turns are lower where a Verifier has accepted.
+    """
+    families = list(dict.fromkeys(turns["family"]))
+    figure = Figure(figsize=(3.1 * len(families), 3.6), layout="constrained")
+    axes = figure.subplots(1, len(families), sharey=True, squeeze=False)[0]
+    last = int(turns["turn"].max())
+    for ax, family in zip(axes, families, strict=True):
+        part = turns[turns["family"] == family]
+        episodes = (part["turn"] == 1).sum()
+        counts = part.groupby(["turn", "agent", "role"]).size() / max(episodes, 1)
+        width = 0.85 / len(agents)
+        for a, agent in enumerate(agents):
+            for turn in range(1, last + 1):
+                x, bottom = turn + (a - (len(agents) - 1) / 2) * width, 0.0
+                for role, colour in COLOURS.items():
+                    height = float(counts.get((turn, agent, role), 0.0))
+                    if height:
+                        ax.bar(x, height, width * 0.95, bottom=bottom, color=colour, hatch=HATCHES[role], edgecolor="white", lw=0)
+                        bottom += height
+                if bottom > 0.15:
+                    ax.text(x, bottom + 0.01, agent, ha="center", va="bottom", fontsize=6, rotation=90)
+        ax.set(title=family, xlabel="turn", xticks=range(1, last + 1), ylim=(0, 1.12))
+    axes[0].set_ylabel("share of episodes")
+    handles = [axes[0].bar(0, 0, color=c, hatch=HATCHES[r], edgecolor="white", label=r) for r, c in COLOURS.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
+    for ax in axes:
+        ax.set_xlim(0.5, last + 0.5)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure as PNG, by rename."""
+    import io
+
+    from .files import write_atomically
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
+    write_atomically(path, buffer.getvalue())
+    return path
+
+
+def training_figures(folder: Path, log: Sequence, pool, episodes: Sequence) -> list[Path]:
+    """The three figures of a training run: learning curve, skills of the pool, who speaks as what."""
+    from dataclasses import asdict
+
+    from .analysis import turns_frame
+
+    skills = pool.folder / "skills.csv"
+    if not skills.exists():
+        raise UserError(f"{skills} is missing: run `python -m trinity_mini make-pool`.")
+    curve = learning_curve(pd.DataFrame([asdict(g) for g in log]))
+    return [
+        save(curve, folder / "learning_curve.png"),
+        save(skill_map(pd.read_csv(skills)), folder / "skills.png"),
+        save(speakers(turns_frame(episodes, pool.names), pool.names), folder / "speakers.png"),
+    ]

@@ -1,0 +1,61 @@
+"""Roles, their prompts, and strict reading of what they say (lesson 05).
+
+The order worker, thinker, verifier is that of the head's last three logits (paper section 2; released run).
+The prompts are our own wording; what each role is for follows the paper.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+
+class Role(IntEnum):
+    """What an agent is asked to be for one turn; the value is the index of its logit."""
+
+    WORKER = 0
+    THINKER = 1
+    VERIFIER = 2
+
+    @property
+    def label(self) -> str:
+        return self.name.capitalize()
+
+
+PROMPTS = {
+    Role.WORKER: (
+        "You are the Worker. Answer the question. Use the latest plan in the conversation if there is one. "
+        "Put the final answer alone between <answer> and </answer>."
+    ),
+    Role.THINKER: (
+        "You are the Thinker. Do not answer the question. Analyse it and write a short plan, or say what is wrong "
+        "with the work so far, so that somebody else can answer. You may end with one line 'Next: worker' or "
+        "'Next: verifier'."
+    ),
+    Role.VERIFIER: (
+        "You are the Verifier. Check the latest answer in the conversation. Begin your reply with the one word "
+        "ACCEPT if it is right, or REVISE if it is not, then give the reason."
+    ),
+}
+
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_VERDICT = re.compile(r"\s*[*_`\"'(\[]*(ACCEPT|REVISE|REJECT)\b")
+_NEXT = re.compile(r"^\s*next:\s*(worker|verifier)\b", re.IGNORECASE | re.MULTILINE)
+
+
+def answer_in(text: str) -> str:
+    """The answer a Worker's reply gives: the last <answer> part, else the whole reply; stripped."""
+    tagged = _ANSWER.findall(text)
+    return (tagged[-1] if tagged else text).strip()
+
+
+def accepts(text: str) -> bool:
+    """Whether a Verifier's reply accepts. It must BEGIN with the verdict; anything unclear is a revise."""
+    found = _VERDICT.match(text)
+    return found is not None and found.group(1) == "ACCEPT"
+
+
+def suggested_role(text: str) -> Role | None:
+    """The next role a Thinker's reply suggests (released run), None where it suggests none."""
+    found = _NEXT.findall(text)
+    return Role[found[-1].upper()] if found else None

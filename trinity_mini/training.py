@@ -1,0 +1,222 @@
+"""Training the coordinator: sep-CMA-ES on the mean terminal reward (paper section 3; lesson 07)."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .coordinator import Coordinator
+from .episode import Decide, Decision, Episode, Transcript, play, play_all, run, uniforms
+from .files import UserError, write_atomically
+from .pool import Batcher, Pool
+from .presets import Preset
+from .roles import Role
+from .tasks import FAMILIES, Question, questions
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One line of a run's log. Rewards are means in [0, 1]; seconds are wall time of this generation."""
+
+    generation: int
+    episodes: int  # so far, validation not counted
+    reward: float  # mean over the candidates
+    best: float
+    sigma: float
+    lost: int
+    turns: float
+    seconds: float
+    validation: float | None = None
+    validation_se: float | None = None
+
+
+class Router:
+    """Lets many episodes share a coordinator: the decisions of one tick are one batch."""
+
+    def __init__(self, coordinator: Coordinator, thetas: np.ndarray) -> None:
+        self.coordinator, self.thetas = coordinator, np.atleast_2d(thetas)
+        self._batcher = Batcher(self._run)
+        self.seconds = 0.0
+
+    def decide(self, candidate: int, draws: np.ndarray) -> Decide:
+        """The choice function of one episode of a candidate, with its uniform numbers (max_turns, 2)."""
+
+        async def decide(transcript: Transcript, turn: int) -> Decision:
+            return await self._batcher((candidate, transcript, draws[turn]))
+
+        return decide
+
+    def _run(self, asked: list[tuple[int, Transcript, np.ndarray]]) -> list[Decision]:
+        start = time.process_time()
+        rows = np.array([candidate for candidate, _, _ in asked])
+        inputs = [self.coordinator.backbone.render(transcript) for _, transcript, _ in asked]
+        draws = np.array([u for _, _, u in asked])
+        agents, roles, agent_p, role_p = self.coordinator.decide(inputs, self.thetas[rows], draws)
+        self.seconds += time.process_time() - start
+        return [
+            Decision(int(a), Role(int(r)), tuple(map(float, p)), tuple(map(float, q)))
+            for a, r, p, q in zip(agents, roles, agent_p, role_p, strict=True)
+        ]
+
+
+def play_policy(
+    coordinator: Coordinator, theta: np.ndarray, asked: Sequence[Question], pool: Pool, preset: Preset, seed: int
+) -> list[Episode]:
+    """One episode a question with one theta; the same seed gives the same draws."""
+    router = Router(coordinator, theta)
+    turns = preset.rules.max_turns
+    plays = [
+        play(q, router.decide(0, uniforms(turns, seed, i)), pool, preset.rules) for i, q in enumerate(asked)
+    ]
+    return run(play_all(plays))
+
+
+def mean_reward(episodes: Sequence[Episode]) -> tuple[float, float, int]:
+    """Mean reward, its standard error, and how many episodes were lost (left out, never scored 0)."""
+    rewards = np.array([e.reward for e in episodes if e.reward is not None], dtype=float)
+    lost = len(episodes) - len(rewards)
+    if not len(rewards):
+        return float("nan"), float("nan"), lost
+    return float(rewards.mean()), float(rewards.std(ddof=1) / len(rewards) ** 0.5) if len(rewards) > 1 else 0.0, lost
+
+
+def draw_questions(pools: Sequence[Sequence[Question]], m: int, *seed: int) -> list[Question]:
+    """m training questions, the families in turn, with replacement."""
+    rng = np.random.default_rng(seed)
+    first = int(rng.integers(len(pools)))
+    chosen = [pools[(first + i) % len(pools)] for i in range(m)]
+    return [family[rng.integers(len(family))] for family in chosen]
+
+
+class TrainingRun:
+    """A run folder: config.json, log.jsonl, checkpoint.pkl after every generation, theta.safetensors at the end."""
+
+    def __init__(self, folder: Path, coordinator: Coordinator, pool: Pool, preset: Preset, seed: int) -> None:
+        self.folder, self.coordinator, self.pool = Path(folder), coordinator, pool
+        self.preset, self.seed = preset, seed
+        self.train = [questions(f, "train", preset.train_per_family, 0) for f in FAMILIES]
+        n = preset.validation_per_family
+        self.validation = [q for f in FAMILIES for q in questions(f, "validation", n, 0)] if n else []
+        self.log: list[Generation] = []
+        self.config = {
+            "preset": preset.record(),
+            "seed": seed,
+            "pool": pool.identity,
+            "agents": list(pool.names),
+            "backbone": coordinator.backbone.format,
+            "n": coordinator.n,
+        }
+
+    @property
+    def popsize(self) -> int:
+        from .sep_cma_es import paper_popsize
+
+        return self.preset.popsize or paper_popsize(self.coordinator.n)
+
+    def _start(self):
+        """The strategy to go on with: from the checkpoint if there is one, else fresh."""
+        from .pycma_strategy import pycma_strategy
+
+        config, checkpoint = self.folder / "config.json", self.folder / "checkpoint.pkl"
+        wanted = json.loads(json.dumps(self.config))
+        if config.exists():
+            try:
+                found = json.loads(config.read_text(encoding="utf-8"))
+            except ValueError:
+                raise UserError(f"{config} is damaged: choose another --out folder.") from None
+            if found != wanted:
+                differ = ", ".join(k for k in wanted if found.get(k) != wanted[k])
+                raise UserError(
+                    f"{self.folder} holds a run with another {differ}: choose another --out or the same settings."
+                )
+        elif self.folder.exists() and any(self.folder.iterdir()):
+            raise UserError(f"{self.folder} exists and is not a run folder: choose another --out folder.")
+        else:
+            write_atomically(config, (json.dumps(wanted, indent=1) + "\n").encode())
+        if checkpoint.exists():
+            try:
+                state = pickle.loads(checkpoint.read_bytes())
+                self.log = [Generation(**row) for row in state["log"]]
+                return state["strategy"]
+            except Exception as e:
+                raise UserError(
+                    f"{checkpoint} is damaged ({type(e).__name__}): delete it to begin this run again."
+                ) from None
+        stds = self.coordinator.stds(1.0, self.preset.svf_scale)
+        return pycma_strategy(np.zeros(self.coordinator.n), self.preset.sigma0, self.seed, self.popsize, stds)
+
+    def _save(self, strategy) -> None:
+        rows = [asdict(g) for g in self.log]
+        state = {"strategy": strategy, "log": rows}
+        write_atomically(self.folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
+        write_atomically(self.folder / "checkpoint.pkl", pickle.dumps(state))
+
+    def __iter__(self) -> Iterator[Generation]:
+        """Train, one generation after the other; a run that is complete yields its last line only."""
+        strategy = self._start()
+        if len(self.log) >= self.preset.generations:
+            yield self.log[-1]
+        while len(self.log) < self.preset.generations:
+            start = time.monotonic()
+            thetas = strategy.ask()
+            fitness, episodes = self.evaluate(np.array(thetas), len(self.log))
+            strategy.tell(thetas, [-f for f in fitness])
+            mean, lost, m = strategy.result.xfavorite, sum(e.reward is None for e in episodes), len(episodes)
+            done = len(self.log) + 1
+            check = (None, None)
+            every = self.preset.validate_every
+            if self.validation and (done % every == 0 or done == self.preset.generations):
+                check = self.validate(mean)
+            self.log.append(
+                Generation(
+                    generation=done,
+                    episodes=(self.log[-1].episodes if self.log else 0) + m,
+                    reward=float(np.mean(fitness)),
+                    best=float(np.max(fitness)),
+                    sigma=float(strategy.sigma),
+                    lost=lost,
+                    turns=float(np.mean([len(e.turns) for e in episodes])),
+                    seconds=round(time.monotonic() - start, 3),
+                    validation=check[0],
+                    validation_se=check[1],
+                )
+            )
+            self._save(strategy)
+            if done == self.preset.generations:
+                self.save_theta(mean)
+            yield self.log[-1]
+
+    def evaluate(self, thetas: np.ndarray, generation: int) -> tuple[np.ndarray, list[Episode]]:
+        """Mean reward of each candidate over its episodes, and the episodes.
+
+        Raises: UserError if a candidate has no scored episode: what is lost is left out, never scored 0.
+        """
+        p, m, rules = self.preset, self.preset.episodes_per_candidate, self.preset.rules
+        self.coordinator.backbone.clear_cache()  # so that a resumed run computes in the same batches
+        router = Router(self.coordinator, thetas)
+        plays = []
+        for c in range(len(thetas)):
+            asked = draw_questions(self.train, m, self.seed, generation, 0 if p.common_questions else c + 1, 1)
+            for i, q in enumerate(asked):
+                draws = uniforms(rules.max_turns, self.seed, generation, 0 if p.common_draws else c + 1, 2, i)
+                plays.append(play(q, router.decide(c, draws), self.pool, rules))
+        episodes = run(play_all(plays))
+        self.router_seconds = getattr(self, "router_seconds", 0.0) + router.seconds
+        scores = [mean_reward(episodes[c * m : (c + 1) * m])[0] for c in range(len(thetas))]
+        if not np.isfinite(scores).all():
+            raise UserError("all calls of a candidate were lost: see to the pool, then start again to resume.")
+        return np.array(scores), episodes
+
+    def validate(self, theta: np.ndarray) -> tuple[float, float]:
+        """Mean reward of one theta on the validation questions, and its standard error."""
+        episodes = play_policy(self.coordinator, theta, self.validation, self.pool, self.preset, self.seed)
+        return mean_reward(episodes)[:2]
+
+    def save_theta(self, theta: np.ndarray) -> None:
+        self.coordinator.save(self.folder / "theta.safetensors", theta, self.pool.identity, self.config)
