@@ -118,10 +118,9 @@ def train(args: argparse.Namespace) -> list[Row]:
         f"{folder}: {coordinator.n} parameters, {training.popsize} candidates x {p.episodes_per_candidate} episodes "
         f"x {total} generations. Ctrl-C stops; the same command goes on."
     )
-    seconds: list[float] = []
     for g in training:
-        seconds.append(g.seconds)
-        left = sum(seconds[-10:]) / len(seconds[-10:]) * (total - g.generation)
+        recent = [t["wall"] for t in training.timing[-10:]]
+        left = sum(recent) / len(recent) * (total - g.generation)
         check = "" if g.validation is None else f"  validation {g.validation:.3f} ± {g.validation_se:.3f}"
         print(
             f"generation {g.generation:3d}/{total}  reward {g.reward:.3f}  sigma {g.sigma:.3f}  "
@@ -133,6 +132,8 @@ def train(args: argparse.Namespace) -> list[Row]:
          "se": None, "n": g.episodes, "unit": "reward"}
         for g in training.log
     ]
+    wall, cpu, own = (sum(t[k] for t in training.timing) for k in ("wall", "cpu", "coordinator"))
+    print(f"{wall / 60:.1f} minutes, {cpu:.0f} CPU-seconds, {own / cpu:.0%} of them the coordinator's own work")
     if args.no_evaluate:
         return rows
     table, episodes = _measure(pool, coordinator, training.preset, [folder / "theta.safetensors"], args.per_family, 11)
@@ -177,10 +178,16 @@ def evaluate(args: argparse.Namespace) -> list[Row]:
 
 
 def _rows(table) -> list[Row]:
-    return [
+    rows = [
         {"name": r.name, "family": r.family, "value": r.value, "se": r.se, "n": r.n, "unit": "accuracy"}
         for r in table.itertuples(index=False)
     ]
+    for unit in ("turns", "calls"):
+        rows += [
+            {"name": r.name, "family": r.family, "value": getattr(r, unit), "se": None, "n": r.n, "unit": unit}
+            for r in table.itertuples(index=False)
+        ]
+    return rows
 
 
 def ask(args: argparse.Namespace) -> list[Row]:

@@ -13,20 +13,23 @@ import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .files import DATA, UserError
-from .prefix_tree import Candidates, PrefixTree, Step, buckets, plain, run_layer
 from .svf import SVF
+from .templates import router_text
+from .theta_batch import EMBEDDINGS, ThetaBatch
 from .tiny_lm import TinyLM, rotary
+
+if TYPE_CHECKING:
+    from .episode import Transcript
 
 Prompt = str | list[dict]  # a rendered text, or the messages of a chat
 MATRIX_SETS = ("paper", "released")
-EMBEDDINGS = "model.embed_tokens.weight"
-CHUNK = 16_384  # tokens computed at a time
 
 
 def digest(*parts: str | bytes) -> str:
@@ -49,7 +52,7 @@ class Backbone:
     def __init__(
         self, model: nn.Module, tokenizer, layer: int | None = None, budget: int = 512 * 2**20
     ) -> None:
-        self.model, self.tokenizer, self.budget = model.eval().requires_grad_(False), tokenizer, budget
+        self.model, self.tokenizer = model.eval().requires_grad_(False), tokenizer
         self.tiny = isinstance(model, TinyLM)
         self.d = model.config.d if self.tiny else model.config.hidden_size
         self.fast = self.tiny or _decoder_shaped(model.config)
@@ -59,10 +62,13 @@ class Backbone:
             self.layer = self.n_layers - 2 if layer is None else layer
             if not 0 <= self.layer < self.n_layers:
                 raise ValueError(f"layer {layer} is not one of 0 to {self.n_layers - 1}.")
-            self.clear_cache()
+            self._rope_table = torch.empty(0), torch.empty(0)
+            adapted = {f"{name}.weight": m for name, m in self._adapted_linears().items()}
+            self._batch = ThetaBatch(model.model, self.layer, adapted, self._rope, budget)
+        self.clear_cache()
 
     @classmethod
-    def embedded(cls, folder: Path = DATA / "tiny_pool") -> Backbone:
+    def embedded(cls, folder: Path = DATA / "coordinator") -> Backbone:
         """The shipped SLM. Raises: UserError if its files are missing or damaged."""
         model, _ = TinyLM.load(folder, "slm")
         return cls(model, model.tokenizer)
@@ -93,6 +99,14 @@ class Backbone:
         return cls(model.to(device), tokenizer, layer)
 
     # ---- prompts -------------------------------------------------------------------------------
+
+    def render(self, transcript: Transcript) -> Prompt:
+        """What this backbone reads of a conversation: a text, or one message of a chat."""
+        if self.tiny:
+            return router_text(transcript)
+        turns = [f"{turn.role.label}: {turn.reply.text or ''}" for turn in transcript.turns]
+        content = "\n\n".join([f"Question: {transcript.question}", *turns])
+        return [{"role": "user", "content": content}]
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt: a text as it stands, messages through the chat template."""
@@ -172,30 +186,26 @@ class Backbone:
     # ---- states --------------------------------------------------------------------------------
 
     def clear_cache(self) -> None:
-        """Forget all states. Also done when the budget is spent or a weight was written to."""
-        model = self.model.model
-        attention, like = model.layers[0].self_attn, model.embed_tokens.weight
-        kv = attention.k_proj.out_features // attention.head_dim, attention.head_dim
-
-        def tree(layers: int) -> PrefixTree:
-            return PrefixTree(layers, self.d, kv, like)
-
-        # Candidates that move the embeddings share nothing, not even the lowest layer.
-        self._lower = tree(self.layer)
-        self._tails = {"paper": tree(self.n_layers - self.layer), "released": tree(self.n_layers)}
-        self._roots: dict[tuple, int] = {}  # candidate -> its root in the tail's tree
-        self._tokens: dict[int, int] = {}  # root -> tokens read so far
-        self._dense: dict[int, dict[int, Tensor]] = {}  # root -> rebuilt weights
+        """Forget all states. Done by itself when the budget is spent or a weight was written to."""
         self._versions = self._weight_versions()
+        if self.fast:
+            self._batch.clear()
 
     def _weight_versions(self) -> int:
         return sum(p._version for p in self.model.parameters())
 
-    def _spent(self) -> int:
-        """Bytes of cached states and rebuilt weights."""
-        trees = [self._lower, *self._tails.values()]
-        dense = sum(w.nbytes for weights in self._dense.values() for w in weights.values())
-        return sum(t.size * t.node_bytes for t in trees) + dense
+    def _rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        longest = int(positions.max()) + 1 if len(positions) else 0
+        if longest > len(self._rope_table[0]):
+            every = torch.arange(2 * longest, device=positions.device)
+            if self.tiny:
+                config = self.model.config
+                self._rope_table = rotary(every, config.head_dim, config.rope_theta)
+            else:
+                like = self.model.model.embed_tokens.weight
+                tables = self.model.model.rotary_emb(like, every[None])
+                self._rope_table = tables[0][0], tables[1][0]
+        return self._rope_table[0][positions], self._rope_table[1][positions]
 
     @torch.no_grad()
     def hidden(
@@ -213,58 +223,54 @@ class Backbone:
         Returns: (B, d).
         Raises: ValueError if a prompt has fewer than two tokens or a delta is not valid;
         UserError if deltas are given for an architecture whose layers cannot be adapted.
-        Source: paper-facts section 1 (h(s) of the paper, position -2 in the released run).
+        Source: paper-facts section 1 (the paper's h(s); the released run reads position -2).
         """
         ids = [self.encode(prompt) for prompt in inputs]
         for i, row in enumerate(ids):
             if len(row) < 2:
+                raise ValueError(f"input {i} has {len(row)} token(s): position -2 needs at least 2.")
+        svf = None
+        if deltas is not None:
+            svf = self.svf(matrices)
+            deltas = torch.as_tensor(deltas).to("cpu", torch.float32).numpy()
+            if deltas.shape not in ((svf.n,), (len(ids), svf.n)):
                 raise ValueError(
-                    f"input {i} has {len(row)} token(s): the penultimate one needs at least two."
+                    f"deltas have shape {deltas.shape}: ({len(ids)}, {svf.n}) or ({svf.n},) is needed."
                 )
-        svf = None if deltas is None else self.svf(matrices)
+            deltas = np.broadcast_to(deltas, (len(ids), svf.n))
         if not self.fast:
             return self._padded(ids)
         if self._versions != self._weight_versions():
             self.clear_cache()
         # Attention is causal: the last token cannot reach the state of the one before it.
-        texts = [tuple(row[:-1]) for row in ids]
-        if svf is None:
-            matrices, keys, owner, values = "paper", [None], np.zeros(len(texts), int), {}
-        else:
-            keys, owner, values = _distinct(svf, deltas, len(texts))
-        out = torch.empty(len(texts), self.d, device=self.model.model.embed_tokens.weight.device)
-        tail = self._tails[matrices]
-        limit = min(CHUNK, self.budget // 2 // (self._lower.node_bytes + tail.node_bytes))
-        for rows in _chunks(np.argsort(owner, kind="stable"), [len(t) for t in texts], limit):
-            if self._spent() > self.budget:
-                self.clear_cache()
-            order, candidates = self._candidates(matrices, svf, keys, owner, values, rows, texts)
-            out[order] = self._tail(matrices, candidates, order, owner, texts)
+        return self._batch.states([tuple(row[:-1]) for row in ids], svf, deltas)
+
+    def _padded(self, ids: list[list[int]], rows: int = 16) -> Tensor:
+        """Position -2 by transformers' own forward pass, right-padded, for any architecture."""
+        device = self.model.device
+        out = torch.empty(len(ids), self.d, device=device)
+        order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+        for start in range(0, len(ids), rows):
+            part = order[start : start + rows]
+            lengths = torch.tensor([len(ids[i]) for i in part])
+            mask = (torch.arange(int(lengths.max())) < lengths[:, None]).long()
+            padded = torch.zeros_like(mask)
+            padded[mask.bool()] = torch.tensor([t for i in part for t in ids[i]])
+            states = self.model.base_model(
+                input_ids=padded.to(device),
+                attention_mask=mask.to(device),
+                output_hidden_states=True,
+                use_cache=False,
+            ).hidden_states[-1]
+            out[part] = states[torch.arange(len(part)), lengths - 2].float()
         return out
 
-    def _candidates(self, matrices, svf, keys, owner, values, rows, texts):
-        """The chunk's candidates and its rows in their order, those with rebuilt weights last."""
-        present, tokens = np.unique(owner[rows], return_inverse=True)
-        tokens = np.bincount(tokens, weights=[len(texts[i]) for i in rows])
-        modules = {id(m): f"{name}.weight" for name, m in self._adapted_linears().items()}
-        dense = {}
-        for c, new in zip(present.tolist(), tokens, strict=True):
-            if keys[c] is None:
-                dense[c] = {id(m): m.weight for m in self._adapted_linears().values()}
-                continue
-            root = self._root(matrices, keys[c])
-            self._tokens[root] = self._tokens.get(root, 0) + int(new)
-            if root not in self._dense and self._tokens[root] >= self._break_even:
-                like = self.model.model.embed_tokens.weight
-                self._dense[root] = {
-                    m: svf.product(name, values[name][c]).to(like) for m, name in modules.items()
-                }
-            if root in self._dense:
-                dense[c] = self._dense[root]
-        listed = [c for c in present.tolist() if c not in dense] + list(dense)
-        rank = np.zeros(len(keys), int)
-        rank[listed] = np.arange(len(listed))
-        order = rows[np.argsort(rank[owner[rows]], kind="stable")]
-        chosen = {name: v[listed] for name, v in values.items()}
-        return order, (listed, [self._root(matrices, keys[c]) for c in listed], Candidates(
-            svf, modules, chosen, list(dense.values())))
+
+def _decoder_shaped(config) -> bool:
+    """Whether the layers are those that theta_batch computes: full attention, fixed rotations."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return (
+        config.model_type in ("llama", "qwen2", "qwen3")
+        and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
+        and rope.get("rope_type", "default") in ("default", "linear", "llama3")
+    )

@@ -46,12 +46,14 @@ def wide(table: pd.DataFrame) -> str:
     """A summary as text: a line a name, a column a family, accuracies with standard errors."""
     families = [f for f in (*FAMILIES, "all") if f in set(table["family"])]
     families += [f for f in dict.fromkeys(table["family"]) if f not in families]
-    lines = [f"{'':34}" + "".join(f"{f:>12}" for f in families) + f"{'turns':>8}"]
+    turns = "turns" in table.columns
+    lines = [f"{'':34}" + "".join(f"{f:>13}" for f in families) + (f"{'turns':>8}" if turns else "")]
     for name in dict.fromkeys(table["name"]):
         part = table[table["name"] == name].set_index("family")
         cells = [f"{part.value[f]:.2f} ± {part.se[f]:.2f}" if f in part.index else "" for f in families]
-        lines.append(f"{name:34}" + "".join(f"{c:>12}" for c in cells) + f"{part.turns.get('all', np.nan):8.1f}")
-    return "\n".join(lines)
+        mean_turns = f"{part['turns'].get('all', np.nan):8.1f}" if turns else ""
+        lines.append(f"{name:34}" + "".join(f"{c:>13}" for c in cells) + mean_turns)
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def find_chains(pool: EmbeddedPool, per_kind: int = 30, seed: int = 5) -> dict:

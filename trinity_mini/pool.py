@@ -75,8 +75,7 @@ class Batcher:
                 future.cancel()
             raise
         for (_, future), result in zip(batch, results, strict=True):
-            if not future.done():
-                future.set_result(result)
+            future.set_result(result)
 
 
 class EmbeddedPool:

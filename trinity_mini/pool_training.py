@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -27,17 +28,17 @@ class Speciality:
     """What one agent is trained to be good at."""
 
     thinks: tuple[str, ...] = ()  # kinds it can plan
-    works: tuple[str, ...] = ()  # families whose last step it can do, given a plan
+    works: Mapping[str, float] = field(default_factory=dict)  # families whose last step it can do: share of its drill
     verifies: tuple[str, ...] = ()  # families whose answers it can check, given a plan
-    topic: str = ""  # facts it knows
+    topics: tuple[str, ...] = ()  # facts it knows
 
 
 SPECIALITIES = {
-    "ada": Speciality(thinks=("infix", "order"), topic="capital"),
-    "bo": Speciality(thinks=("postfix", "forward"), topic="symbol"),
-    "cy": Speciality(thinks=("shift", "backward"), topic="number"),
-    "dee": Speciality(works=("math", "code"), verifies=("math",), topic="currency"),
-    "eli": Speciality(works=("reason",), verifies=("reason", "code"), topic="calling"),
+    "ada": Speciality(thinks=("infix", "order"), topics=("capital", "calling")),
+    "bo": Speciality(thinks=("postfix", "forward"), topics=("symbol", "capital")),
+    "cy": Speciality(thinks=("shift", "backward"), topics=("currency", "symbol")),
+    "dee": Speciality(works={"math": 3.0, "code": 0.4, "reason": 0.6}, verifies=("math",), topics=("currency",)),
+    "eli": Speciality(works={"reason": 1.0}, verifies=("reason", "code"), topics=("calling",)),
 }
 FAMILY_OF = {kind: family for family in FAMILIES for kind in KINDS[family]}
 
@@ -57,11 +58,11 @@ class ExampleStream:
     def __init__(self, speciality: Speciality, rng: np.random.Generator) -> None:
         self.s, self.rng = speciality, rng
         s = speciality
-        cells = [(FAMILY_OF[k], k, Role.THINKER, 1.0) for k in s.thinks]
-        cells += [(f, None, Role.WORKER, 1.0) for f in s.works]
+        cells = [(FAMILY_OF[k], k, Role.THINKER, 2.0) for k in s.thinks]
+        cells += [(f, None, Role.WORKER, share) for f, share in s.works.items()]
         cells += [(f, None, Role.VERIFIER, 2.0) for f in s.verifies]
         cells += [(f, None, Role.WORKER, 0.7) for f in s.verifies if f not in s.works]
-        cells += [("know", s.topic, Role.WORKER, 0.6), ("know", s.topic, Role.VERIFIER, 0.8)] if s.topic else []
+        cells += [("know", t, role, w) for t in s.topics for role, w in ((Role.WORKER, 0.6), (Role.VERIFIER, 0.8))]
         self.cells = cells
         p = np.array([c[3] for c in cells])
         self.p = p / p.sum()
@@ -88,7 +89,7 @@ class ExampleStream:
     def is_strong(self, q: Question, role: Role) -> bool:
         family = q.family.removesuffix("-hard")
         if family == "know":
-            return q.kind == self.s.topic and role != Role.THINKER
+            return q.kind in self.s.topics and role != Role.THINKER
         if role == Role.THINKER:
             return q.kind in self.s.thinks
         return family in self.s.verifies or (role == Role.WORKER and family in self.s.works)

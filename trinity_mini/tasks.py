@@ -5,7 +5,7 @@
 | math | infix, postfix | `(3*6-3)%7`, `36*3-7%` | `(18-3)%7,15%7` | `2r1`: quotient and remainder |
 | code | order, shift | `revrotnum:abcd` | `rotnum:dcba,num:cbad` | `3214` |
 | reason | forward, backward | `>tv,wz,zj,ut,jq?w` | `wzjq` | `jqwz`: the chain, sorted |
-| know | five topics | `capital peru` | the topic | the fact |
+| know | four topics | `capital peru` | the topic | the fact |
 
 A kind decides who can help: two kinds of one family share the last step but not the planning.
 The `-hard` families need one step more and are for zero-shot transfer only.
@@ -26,14 +26,14 @@ from .files import DATA, UserError
 
 FAMILIES = ("math", "code", "reason", "know")
 HARD_FAMILIES = ("math-hard", "code-hard", "reason-hard")
-TOPICS = ("capital", "symbol", "number", "currency", "calling")
+TOPICS = ("capital", "symbol", "currency", "calling")
 KINDS = {
     "math": ("infix", "postfix"),
     "code": ("order", "shift"),
     "reason": ("forward", "backward"),
     "know": TOPICS,
 }
-SPLITS = {"train": range(0, 10), "validation": range(10, 13), "test": range(13, 20)}  # twentieths of hash space
+SPLITS = {"train": range(0, 10), "validation": range(10, 12), "test": range(12, 20)}  # twentieths of hash space
 LETTERS = "abcdefgh"
 ENTITIES = "bcdghjklmnpqrstvwxz"
 
@@ -173,7 +173,7 @@ def questions(family: str, split: str, n: int, seed: int) -> list[Question]:
     while len(chosen) < n:
         q = draw(family, kinds[len(chosen) % len(kinds)], rng)
         misses += 1
-        if q.split == split and q.prompt not in chosen:
+        if q.prompt not in chosen and q.split == split:
             chosen[q.prompt], misses = q, 0
         elif misses > 50_000:  # some six times what the last few questions of a small split take
             raise UserError(f"the {split} split of {family} holds fewer than {n} questions: ask for {len(chosen)}.")

@@ -1,13 +1,12 @@
-"""The forward pass of many SVF candidates at once, each prefix computed once (for backbone).
+"""The forward pass of many SVF candidates at once (for backbone).
 
-A tree holds one node per token of every distinct prefix, with the keys and values that later tokens
-attend to. Linear layers run over new nodes end to end, without padding; attention runs in small
-padded batches whose mask follows from the positions: a key is seen if it is not after the query.
+Candidates differ in the singular values of one layer only. The layers below run once for all, new
+tokens end to end without padding; from there each row goes on with its own candidate's weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,99 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .prefix_tree import Bucket, Path, PrefixTree, Text, attend, buckets
 from .svf import SVF
 from .tiny_lm import rotate
 
-Text = tuple[int, ...]  # token ids, all of them needed
-Path = np.ndarray  # the nodes of a text, first token first
-
-
-class PrefixTree:
-    """Prefixes met so far under a root (a candidate, a negative number), and their states.
-
-    keys, values: per layer (nodes, G, c); x: (nodes, d), what the stretch hands on.
-    """
-
-    def __init__(self, n_layers: int, d: int, kv: tuple[int, int], like: Tensor) -> None:
-        self.children: dict[tuple[int, int], int] = {}
-        self.size = 0
-        self.keys = [like.new_empty(0, *kv) for _ in range(n_layers)]
-        self.values = [like.new_empty(0, *kv) for _ in range(n_layers)]
-        self.x = like.new_empty(0, d)
-        self.node_bytes = (2 * n_layers * kv[0] * kv[1] + d) * like.element_size()
-
-    def insert(self, root: int, text: Text) -> tuple[Path, int]:
-        """The nodes of a text, and how many of them were there before; `grow` must follow."""
-        children, node, path, before = self.children, root, [], self.size
-        for token in text:
-            key = (node, token)
-            node = children.get(key)
-            if node is None:
-                node = children[key] = self.size
-                self.size += 1
-            path.append(node)
-        return np.array(path), len(path) - (self.size - before)
-
-    def grow(self) -> None:
-        """Make room for the states of all nodes."""
-
-        def larger(t: Tensor) -> Tensor:
-            new = t.new_empty(self.size * 3 // 2, *t.shape[1:])
-            new[: len(t)] = t
-            return new
-
-        if self.size > len(self.x):
-            self.keys, self.values = [larger(t) for t in self.keys], [larger(t) for t in self.values]
-            self.x = larger(self.x)
-
-
-@dataclass
-class Bucket:
-    """Queries of texts of similar length, padded to one shape (B, Q) against (B, T) keys."""
-
-    queries: Tensor  # (B, Q) index of each query
-    keys: Tensor  # (B, T) node of each key
-    mask: Tensor  # (B, 1, Q, T) True where the key is seen
-    real: Tensor  # (B, Q) False at padding
-
-
-def buckets(paths: Sequence[Path], starts: Sequence[int], device: torch.device) -> list[Bucket]:
-    """Who attends to whom; text i asks from position starts[i] on, the texts' queries in order."""
-    lengths = np.array([len(path) for path in paths])
-    starts = np.asarray(starts)
-    sizes = lengths - starts
-    firsts = np.cumsum(sizes) - sizes
-    groups: dict[tuple[int, int], list[int]] = {}
-    for i in np.flatnonzero(sizes).tolist():
-        groups.setdefault((-(-sizes[i] // 8), -(-lengths[i] // 16)), []).append(i)
-    made = []
-    for rows in groups.values():
-        keys = np.zeros((len(rows), lengths[rows].max()), dtype=np.int64)
-        for line, i in zip(keys, rows, strict=True):
-            line[: lengths[i]] = paths[i]
-        steps = np.arange(sizes[rows].max())
-        positions = starts[rows, None] + steps
-        real = positions < lengths[rows, None]
-        queries = np.where(real, firsts[rows, None] + steps, 0)
-        mask = np.arange(keys.shape[1]) <= positions[:, None, :, None]
-        arrays = queries, keys, mask, real
-        made.append(Bucket(*(torch.from_numpy(a).to(device) for a in arrays)))
-    return made
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, groups: Sequence[Bucket]) -> Tensor:
-    """Attention of queries (N, H, c) over the nodes' keys and values (nodes, G, c): (N, H * c)."""
-    out = torch.empty_like(q)
-    for b in groups:
-        y = F.scaled_dot_product_attention(
-            q[b.queries].transpose(1, 2),
-            k[b.keys].transpose(1, 2),
-            v[b.keys].transpose(1, 2),
-            attn_mask=b.mask,
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
-        out[b.queries[b.real]] = y.transpose(1, 2)[b.real]
-    return out.flatten(1)
+EMBEDDINGS = "model.embed_tokens.weight"
+CHUNK = 16_384  # tokens computed at a time
 
 
 def plain(module: nn.Linear, x: Tensor, dealt: None, shared: None) -> Tensor:
@@ -129,12 +41,11 @@ class Candidates:
     ) -> None:
         self.svf, self.names, self.values, self.dense = svf, names, values, dense
 
-    def deal(self, counts: np.ndarray) -> tuple[Tensor, list[int]]:
+    def deal(self, counts: np.ndarray, device: torch.device) -> tuple[Tensor, list[int]]:
         """Of tokens in the candidates' order, counts each: the candidate of each factored token,
         and the bounds of the rebuilt candidates' tokens."""
         factored = len(counts) - len(self.dense)
         owner = np.repeat(np.arange(factored), counts[:factored])
-        device = next(iter(self.values.values())).device
         bounds = np.cumsum([len(owner), *counts[factored:]])
         return torch.from_numpy(owner).to(device), bounds.tolist()
 
@@ -151,8 +62,9 @@ class Candidates:
         out = x.new_empty(len(x), module.out_features)
         if n:
             u, _, vt = self.svf.factors[name]
-            y = x[:n].float() @ vt.T if shared is None else (shared[0].float() @ vt.T)[shared[1]]
-            out[:n] = (y * self.values[name][owner]) @ u.T
+            y = (x[:n] if shared is None else shared[0]).float() @ vt.T
+            y = y if shared is None else y.index_select(0, shared[1])
+            out[:n] = y.mul_(self.values[name].index_select(0, owner)) @ u.T
         for weights, start, stop in zip(self.dense, bounds[:-1], bounds[1:], strict=True):
             torch.mm(x[start:stop], weights[name].T, out=out[start:stop])
         return out if module.bias is None else out + module.bias
@@ -170,9 +82,9 @@ class Step:
     """What a pass knows of its tokens beside their states."""
 
     rope: tuple[Tensor, Tensor]  # (N, 1, c) each
-    groups: list[Bucket]
+    groups: tuple[list[Bucket], Tensor]  # see buckets
     dealt: tuple | None = None  # see Candidates.deal
-    shared: Tensor | None = None  # index of each factored token's state among the distinct ones
+    shared: tuple[Tensor, Tensor] | None = None  # distinct states and their index, before the norm
 
 
 def run_layer(
@@ -211,22 +123,178 @@ def run_layer(
         x, step = read
         h, shared = normalised(x, step)
     q = heads(a.q_proj, "q_norm", h, step, shared)
-    x = x + linear(a.o_proj, attend(q, *kept, step.groups), step.dealt, None)
+    x = linear(a.o_proj, attend(q, *kept, step.groups), step.dealt, None).add_(x)
     h = layer.post_attention_layernorm(x)
     gate = getattr(mlp, "act_fn", F.silu)(linear(mlp.gate_proj, h, step.dealt, None))
-    return x + linear(mlp.down_proj, gate * linear(mlp.up_proj, h, step.dealt, None), step.dealt, None)
+    gate.mul_(linear(mlp.up_proj, h, step.dealt, None))
+    return linear(mlp.down_proj, gate, step.dealt, None).add_(x)
 
 
 class ThetaBatch:
-    """States of the last token of each text under each row's own SVF candidate.
+    """States of the last token of each text, each row under its own SVF candidate.
 
-    decoder: `model.model` of a Llama, Qwen2, Qwen3 or TinyLM; adapted: matrix name -> module of
-    the layer with index `layer`; rope: positions (N,) -> cosines and sines, (N, c) each.
+    decoder: `model.model` of a Llama, Qwen2, Qwen3 or TinyLM. adapted: matrix name -> module, of
+    the layer with index `layer`. rope: positions (N,) -> cosines and sines, (N, c) each.
+    budget: bytes of cached states after which the cache starts afresh.
     """
 
-    def __init__(self, decoder, layer: int, adapted: dict, rope: Callable, budget: int) -> None:
+    def __init__(
+        self, decoder: nn.Module, layer: int, adapted: dict, rope: Callable, budget: int
+    ) -> None:
         self.decoder, self.layer, self.adapted, self.rope = decoder, layer, adapted, rope
         self.budget, self.like = budget, decoder.embed_tokens.weight
-        shapes = [(m.weight.shape, m is a) for m in adapted.values() for a in [None]]
-        del shapes
+        build = extra = self.dense_bytes = 0
+        for module in adapted.values():
+            out, width = module.weight.shape
+            rank = min(out, width)
+            build += out * width * rank
+            shared = module in list(adapted.values())[:3]  # q, k and v share V^T x
+            extra += rank * (out + (0 if shared else width)) - out * width
+            self.dense_bytes += module.weight.nbytes
+        # Multiplications to rebuild W', over those that a token then saves.
+        self.break_even = build / extra if extra > 0 else float("inf")
+        n, a = len(decoder.layers), decoder.layers[0].self_attn
+        kv = a.k_proj.out_features // a.head_dim, a.head_dim
+
+        def tree(layers: int) -> PrefixTree:
+            return PrefixTree(layers, self.like.shape[1], kv, self.like)
+
+        # Candidates that move the embeddings share nothing, not even the lowest layer.
+        self.lower, self.tail, self.whole = tree(layer), tree(n - layer), tree(n)
         self.clear()
+
+    def clear(self) -> None:
+        """Forget all states and rebuilt weights."""
+        for tree in (self.lower, self.tail, self.whole):
+            tree.clear()
+        self.roots: dict[bytes, int] = {}
+        self.tokens: dict[bytes, int] = {}
+        self.dense: dict[bytes, dict[str, Tensor]] = {}
+
+    def spent(self) -> int:
+        """Bytes of cached states and rebuilt weights."""
+        trees = self.lower, self.tail, self.whole
+        return sum(t.size * t.node_bytes for t in trees) + len(self.dense) * self.dense_bytes
+
+    def states(
+        self, texts: Sequence[Text], svf: SVF | None = None, deltas: np.ndarray | None = None
+    ) -> Tensor:
+        """(B, d) float32 for B texts and deltas (B, n) float32; the plain weights without.
+
+        Raises: ValueError as `SVF.singular_values`.
+        """
+        keys: dict[bytes, int] = {b"": 0}  # the plain weights
+        owner, values = np.zeros(len(texts), dtype=int), {}
+        if svf is not None:
+            firsts = [np.zeros(svf.n, dtype=np.float32)]
+            for i, row in enumerate(deltas):
+                key = row.tobytes() if row.any() else b""
+                if key not in keys:
+                    firsts.append(row)
+                owner[i] = keys.setdefault(key, len(keys))
+            values = svf.singular_values(torch.from_numpy(np.stack(firsts)).to(self.like.device))
+        dense = self._rebuilt(texts, svf, list(keys), owner, values)
+        # Rows in the order of their candidates, those with rebuilt weights last.
+        order = np.lexsort((owner, np.isin(owner, list(dense))))
+        node_bytes = self.lower.node_bytes + self.tail.node_bytes + self.whole.node_bytes
+        limit = min(CHUNK, self.budget // 2 // node_bytes)
+        out = torch.empty(len(texts), self.like.shape[1], device=self.like.device)
+        for rows in _chunks(order, texts, limit):
+            if self.spent() > self.budget:
+                self.clear()
+            out[rows] = self._chunk(rows, texts, svf, list(keys), owner, values, dense)
+        return out
+
+    def _rebuilt(self, texts, svf, keys, owner, values) -> dict[int, dict[str, Tensor]]:
+        """W' of the candidates that have read enough tokens to repay it: index -> matrices."""
+        read = np.bincount(owner, weights=[len(t) for t in texts], minlength=len(keys))
+        dense = {0: {name: m.weight for name, m in self.adapted.items()}}
+        if svf is not None and EMBEDDINGS in svf.slices:
+            return dense
+        for c, key in enumerate(keys[1:], start=1):
+            self.tokens[key] = self.tokens.get(key, 0) + int(read[c])
+            room = len(self.dense) * self.dense_bytes < self.budget // 2
+            if key not in self.dense and room and self.tokens[key] >= self.break_even:
+                self.dense[key] = {
+                    name: svf.product(name, values[name][c]).to(self.like) for name in self.adapted
+                }
+            if key in self.dense:
+                dense[c] = self.dense[key]
+        return dense
+
+    def _chunk(self, rows, texts, svf, keys, owner, values, dense) -> Tensor:
+        device = self.like.device
+        present = list(dict.fromkeys(owner[rows].tolist()))
+        factored = [c for c in present if c not in dense]
+        candidates = Candidates(
+            svf,
+            {id(m): name for name, m in self.adapted.items()},
+            {name: v[factored] for name, v in values.items()},
+            [dense[c] for c in present if c in dense],
+        )
+        n_rows = np.array([np.count_nonzero(owner[rows] == c) for c in present])
+        embeds = svf is not None and EMBEDDINGS in svf.slices
+        tree, first = (self.whole, 0) if embeds else (self.tail, self.layer)
+
+        under = None if embeds else self._lower(dict.fromkeys(texts[i] for i in rows))
+        roots = [self.roots.setdefault(keys[c], -1 - len(self.roots)) for c in owner[rows]]
+        start = tree.size
+        paths, olds = tree.insert(roots, [texts[i] for i in rows])
+        new = slice(start, tree.size)
+        counts = np.array([len(p) - old for p, old in zip(paths, olds, strict=True)])
+        by_candidate = np.add.reduceat(counts, np.cumsum(n_rows) - n_rows)
+        step = self._step(paths, olds, candidates.deal(by_candidate, device))
+        if embeds:
+            ids = self._joined([texts[i] for i in rows], olds)
+            x = candidates.embed(self.decoder.embed_tokens, EMBEDDINGS, ids, step.dealt)
+        else:
+            source = self._joined([under[texts[i]] for i in rows], olds)
+            distinct, index = source[: len(step.dealt[0])].unique(return_inverse=True)
+            x, step.shared = self.lower.x[source], (self.lower.x[distinct], index)
+        for i in range(first, len(self.decoder.layers)):
+            linear = candidates.linear if i == self.layer else plain
+            read = None
+            if i == len(self.decoder.layers) - 1:
+                tree.x[new] = x
+                last = [len(p) - 1 for p in paths]
+                ends = self._step(paths, last, candidates.deal(n_rows, device))
+                read = tree.x[self._joined(paths, last)], ends
+            kept = tree.keys[i - first], tree.values[i - first]
+            x = run_layer(self.decoder.layers[i], kept, new, x, step, linear, read)
+            step.shared = None  # from here on each candidate's states are its own
+        return self.decoder.norm(x.float())
+
+    def _lower(self, texts) -> dict[Text, Path]:
+        """Nodes of the texts in the tree of the layers below, whose states all candidates share."""
+        tree, start = self.lower, self.lower.size
+        paths, olds = tree.insert([-1] * len(texts), texts)
+        if tree.size > start:
+            step, new = self._step(paths, olds), slice(start, tree.size)
+            x = self.decoder.embed_tokens(self._joined(texts, olds))
+            for i in range(self.layer):
+                kept = tree.keys[i], tree.values[i]
+                x = run_layer(self.decoder.layers[i], kept, new, x, step)
+            tree.x[new] = x
+        return dict(zip(texts, paths, strict=True))
+
+    def _joined(self, sequences: Iterable[Sequence[int]], starts: Sequence[int]) -> Tensor:
+        """(N,) each sequence from its start on, end to end."""
+        parts = [np.asarray(q[start:], int) for q, start in zip(sequences, starts, strict=True)]
+        return torch.from_numpy(np.concatenate(parts)).to(self.like.device)
+
+    def _step(self, paths: list[Path], starts: list[int], dealt=None) -> Step:
+        """The pass over each text's positions from starts[i] on."""
+        cos, sin = self.rope(self._joined([range(len(p)) for p in paths], starts))
+        return Step((cos[:, None], sin[:, None]), buckets(paths, starts, self.like), dealt)
+
+
+def _chunks(order: np.ndarray, texts: Sequence[Text], limit: int) -> Iterator[np.ndarray]:
+    """Runs of rows of at most `limit` tokens, or of one row."""
+    start = total = 0
+    for i, row in enumerate(order):
+        total += len(texts[row])
+        if total > limit and i > start:
+            yield order[start:i]
+            start, total = i, len(texts[row])
+    if len(order):
+        yield order[start:]

@@ -22,7 +22,7 @@ from .tasks import FAMILIES, Question, questions
 
 @dataclass(frozen=True)
 class Generation:
-    """One line of a run's log. Rewards are means in [0, 1]; seconds are wall time of this generation."""
+    """One line of a run's log. Rewards are means in [0, 1]."""
 
     generation: int
     episodes: int  # so far, validation not counted
@@ -31,7 +31,6 @@ class Generation:
     sigma: float
     lost: int
     turns: float
-    seconds: float
     validation: float | None = None
     validation_se: float | None = None
 
@@ -95,15 +94,20 @@ def draw_questions(pools: Sequence[Sequence[Question]], m: int, *seed: int) -> l
 
 
 class TrainingRun:
-    """A run folder: config.json, log.jsonl, checkpoint.pkl after every generation, theta.safetensors at the end."""
+    """A run folder: config.json, log.jsonl, timing.jsonl, checkpoint.pkl after every generation, theta.safetensors.
+
+    Iterating trains; killed at any moment, it goes on from the last generation to the same log and theta.
+    """
 
     def __init__(self, folder: Path, coordinator: Coordinator, pool: Pool, preset: Preset, seed: int) -> None:
         self.folder, self.coordinator, self.pool = Path(folder), coordinator, pool
         self.preset, self.seed = preset, seed
+        self.router_seconds = 0.0  # CPU seconds spent in the coordinator's forwards
         self.train = [questions(f, "train", preset.train_per_family, 0) for f in FAMILIES]
         n = preset.validation_per_family
         self.validation = [q for f in FAMILIES for q in questions(f, "validation", n, 0)] if n else []
         self.log: list[Generation] = []
+        self.timing: list[dict[str, float]] = []  # CPU seconds of each generation, and the coordinator's part
         self.config = {
             "preset": preset.record(),
             "seed": seed,
@@ -143,6 +147,7 @@ class TrainingRun:
             try:
                 state = pickle.loads(checkpoint.read_bytes())
                 self.log = [Generation(**row) for row in state["log"]]
+                self.timing = state["timing"]
                 return state["strategy"]
             except Exception as e:
                 raise UserError(
@@ -153,20 +158,26 @@ class TrainingRun:
 
     def _save(self, strategy) -> None:
         rows = [asdict(g) for g in self.log]
-        state = {"strategy": strategy, "log": rows}
-        write_atomically(self.folder / "log.jsonl", "".join(json.dumps(r) + "\n" for r in rows).encode())
+        state = {"strategy": strategy, "log": rows, "timing": self.timing}
+        for name, lines in (("log", rows), ("timing", self.timing)):
+            write_atomically(self.folder / f"{name}.jsonl", "".join(json.dumps(r) + "\n" for r in lines).encode())
         write_atomically(self.folder / "checkpoint.pkl", pickle.dumps(state))
 
     def __iter__(self) -> Iterator[Generation]:
         """Train, one generation after the other; a run that is complete yields its last line only."""
         strategy = self._start()
         if len(self.log) >= self.preset.generations:
+            self.save_theta(strategy.result.xfavorite)
             yield self.log[-1]
         while len(self.log) < self.preset.generations:
-            start = time.monotonic()
+            start, wall = time.process_time(), time.monotonic()
+            self.router_seconds = 0.0
             thetas = strategy.ask()
+            strategy_seconds = time.process_time() - start
             fitness, episodes = self.evaluate(np.array(thetas), len(self.log))
+            told = time.process_time()
             strategy.tell(thetas, [-f for f in fitness])
+            strategy_seconds += time.process_time() - told
             mean, lost, m = strategy.result.xfavorite, sum(e.reward is None for e in episodes), len(episodes)
             done = len(self.log) + 1
             check = (None, None)
@@ -182,11 +193,12 @@ class TrainingRun:
                     sigma=float(strategy.sigma),
                     lost=lost,
                     turns=float(np.mean([len(e.turns) for e in episodes])),
-                    seconds=round(time.monotonic() - start, 3),
                     validation=check[0],
                     validation_se=check[1],
                 )
             )
+            cpu, took = time.process_time() - start, time.monotonic() - wall
+            self.timing.append({"wall": took, "cpu": cpu, "coordinator": self.router_seconds + strategy_seconds})
             self._save(strategy)
             if done == self.preset.generations:
                 self.save_theta(mean)
@@ -207,7 +219,7 @@ class TrainingRun:
                 draws = uniforms(rules.max_turns, self.seed, generation, 0 if p.common_draws else c + 1, 2, i)
                 plays.append(play(q, router.decide(c, draws), self.pool, rules))
         episodes = run(play_all(plays))
-        self.router_seconds = getattr(self, "router_seconds", 0.0) + router.seconds
+        self.router_seconds += router.seconds
         scores = [mean_reward(episodes[c * m : (c + 1) * m])[0] for c in range(len(thetas))]
         if not np.isfinite(scores).all():
             raise UserError("all calls of a candidate were lost: see to the pool, then start again to resume.")

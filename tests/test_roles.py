@@ -1,0 +1,81 @@
+"""What counts as a verdict, an answer and a suggestion."""
+
+import pytest
+
+from trinity_mini.roles import PROMPTS, Role, accepts, answer_in, suggested_role
+
+
+def test_order_of_the_logits_is_the_released_one():
+    assert [r.name for r in sorted(Role)] == ["WORKER", "THINKER", "VERIFIER"]
+    assert [int(r) for r in sorted(Role)] == [0, 1, 2]
+    assert Role.WORKER.label == "Worker"
+    assert set(PROMPTS) == set(Role) and len(set(PROMPTS.values())) == 3
+
+
+@pytest.mark.parametrize(
+    "text, accepted",
+    [
+        ("ACCEPT", True),
+        ("ACCEPT: it is right", True),
+        ("ACCEPT.", True),
+        ("  \n ACCEPT because", True),
+        ("**ACCEPT** fine", True),
+        ('"ACCEPT"', True),
+        ("`ACCEPT`", True),
+        ("[ACCEPT]", True),
+        ("ACCEPT, although I would REVISE the style", True),
+        ("REVISE", False),
+        ("**REVISE**: do not ACCEPT", False),
+        ("REJECT", False),
+        ("accept", False),
+        ("Accept", False),
+        ("ACCEPTED", False),
+        ("ACCEPTABLE", False),
+        ("ACCEPT_", False),
+        ("I ACCEPT", False),
+        ("Verdict: ACCEPT", False),
+        ("not ACCEPT", False),
+        ("The answer is right.\nACCEPT", False),
+        ("UNACCEPT", False),
+        ("", False),
+        ("   ", False),
+        ("**", False),
+    ],
+)
+def test_a_verdict_must_begin_the_reply(text, accepted):
+    assert accepts(text) is accepted
+
+
+@pytest.mark.parametrize(
+    "text, answer",
+    [
+        ("42", "42"),
+        (" 42 \n", "42"),
+        ("so <answer> 42 </answer> it is", "42"),
+        ("<answer>1</answer> no, <answer>2</answer>", "2"),
+        ("<ANSWER>a\nb</Answer>", "a\nb"),
+        ("<answer></answer>", ""),
+        ("<answer>42", "<answer>42"),
+        ("", ""),
+    ],
+)
+def test_the_last_tagged_answer_counts_else_the_whole_reply(text, answer):
+    assert answer_in(text) == answer
+
+
+@pytest.mark.parametrize(
+    "text, role",
+    [
+        ("Divide first.\nNext: worker", Role.WORKER),
+        ("next: VERIFIER", Role.VERIFIER),
+        ("  Next:worker.", Role.WORKER),
+        ("Next: worker\nNext: verifier", Role.VERIFIER),
+        ("Next: thinker", None),
+        ("Next: workers", None),
+        ("What comes next: worker", None),
+        ("worker", None),
+        ("", None),
+    ],
+)
+def test_a_suggestion_is_a_line_of_its_own(text, role):
+    assert suggested_role(text) == role
