@@ -186,6 +186,23 @@ def test_a_small_budget_changes_nothing_but_the_speed():
     assert tight._batch.spent() < 2 * 60_000 < roomy._batch.spent()
 
 
+@pytest.mark.parametrize("layer", [0, 3])  # while the shared layers run, while the last one does
+def test_an_interrupted_call_leaves_nothing_half_computed(monkeypatch, layer):
+    b = backbone("tiny")
+    deltas = moved(b, len(TEXTS))
+    wanted = backbone("tiny").hidden(TEXTS, deltas)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    b.hidden([text[::-1] for text in TEXTS], deltas)  # so that no right state lies where it will be looked for
+    b.clear_cache()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(b.model.model.layers[layer].mlp.down_proj, "forward", interrupted)
+        b.hidden(TEXTS, deltas)
+    torch.testing.assert_close(b.hidden(TEXTS, deltas), wanted, atol=1e-5, rtol=0)
+
+
 def test_written_weights_are_noticed():
     b = backbone("qwen3")
     before = b.hidden(TEXTS)
@@ -287,6 +304,10 @@ def test_weights_hash_sees_one_bit():
         changed.model.norm.weight[0] += 1e-6
     assert Backbone(tiny(), TOKENIZER).weights_hash == b.weights_hash
     assert Backbone(changed, TOKENIZER).weights_hash != b.weights_hash
+    before = b.weights_hash
+    with b.svf().applied(b.model, torch.from_numpy(moved(b, 1)[0])):
+        assert b.weights_hash != before
+    assert b.weights_hash == before
 
 
 def test_the_embedded_model(tmp_path):

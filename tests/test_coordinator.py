@@ -208,9 +208,7 @@ def damaged(path, how):
         path.write_bytes(save({"theta": np.zeros(3)}, metadata={"coordinator": json.dumps({"file": "x"})}))
 
 
-@pytest.mark.parametrize(
-    "how", ["truncated", "cut in the header", "empty", "foreign", "text", "another file of ours"]
-)
+@pytest.mark.parametrize("how", ["truncated", "cut in the header", "empty", "foreign", "text", "another file of ours"])
 def test_damaged_and_foreign_files_are_refused(tmp_path, how):
     c, _, path = saved(tmp_path)
     damaged(path, how)

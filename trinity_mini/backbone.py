@@ -49,14 +49,13 @@ class Backbone:
     budget: bytes of cached states after which the cache starts afresh.
     """
 
-    def __init__(
-        self, model: nn.Module, tokenizer, layer: int | None = None, budget: int = 512 * 2**20
-    ) -> None:
+    def __init__(self, model: nn.Module, tokenizer, layer: int | None = None, budget: int = 512 * 2**20) -> None:
         self.model, self.tokenizer = model.eval().requires_grad_(False), tokenizer
         self.tiny = isinstance(model, TinyLM)
         self.d = model.config.d if self.tiny else model.config.hidden_size
         self.fast = self.tiny or _decoder_shaped(model.config)
         self._svf: dict[str, SVF] = {}
+        self._hash = -1, ""
         if self.fast:
             self.n_layers = len(model.model.layers)
             self.layer = self.n_layers - 2 if layer is None else layer
@@ -142,13 +141,16 @@ class Backbone:
             "position": -2,
         }
 
-    @cached_property
+    @property
     def weights_hash(self) -> str:
-        """Content hash of all weights, in their own type."""
-        parts = []
-        for name, w in sorted(self.model.state_dict().items()):
-            parts += [name, w.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data]
-        return digest(*parts)
+        """Content hash of all weights, in their own type; computed again if one was written to."""
+        if self._hash[0] != self._weight_versions():
+            parts = []
+            for name, w in sorted(self.model.state_dict().items()):
+                content = w.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+                parts += [name, content.numpy().data]
+            self._hash = self._weight_versions(), digest(*parts)
+        return self._hash[1]
 
     # ---- SVF -----------------------------------------------------------------------------------
 
@@ -234,9 +236,7 @@ class Backbone:
             svf = self.svf(matrices)
             deltas = torch.as_tensor(deltas).to("cpu", torch.float32).numpy()
             if deltas.shape not in ((svf.n,), (len(ids), svf.n)):
-                raise ValueError(
-                    f"deltas have shape {deltas.shape}: ({len(ids)}, {svf.n}) or ({svf.n},) is needed."
-                )
+                raise ValueError(f"deltas have shape {deltas.shape}: ({len(ids)}, {svf.n}) or ({svf.n},) is needed.")
             deltas = np.broadcast_to(deltas, (len(ids), svf.n))
         if not self.fast:
             return self._padded(ids)

@@ -78,9 +78,7 @@ class Coordinator:
         _refuse(torch.cat((agent, role), dim=1).isfinite().numpy(), "the logits")
         return agent, role
 
-    def probabilities(
-        self, inputs: Sequence[Prompt], thetas: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def probabilities(self, inputs: Sequence[Prompt], thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(agent (B, L), role (B, 3)) probabilities, float32. Raises: ValueError as `logits`."""
         agent, role = self.logits(inputs, thetas)
         return softmax(agent).astype(np.float32), softmax(role).astype(np.float32)
@@ -113,9 +111,7 @@ class Coordinator:
             "format": self.backbone.format,
         }
 
-    def save(
-        self, path: Path, theta: np.ndarray, pool_identity: str, extra: dict | None = None
-    ) -> None:
+    def save(self, path: Path, theta: np.ndarray, pool_identity: str, extra: dict | None = None) -> None:
         """Write theta (n,) in float64 with what it belongs to; safetensors, by rename.
 
         extra: anything JSON can hold, for the reader. Raises: ValueError if theta is not finite.

@@ -44,9 +44,7 @@ class Head:
         if h.ndim != 2 or h.shape[1] != self.d:
             raise ValueError(f"states of shape {tuple(h.shape)}: (rows, {self.d}) is needed.")
         if w.shape not in ((self.n,), (len(h), self.n)):
-            raise ValueError(
-                f"parameters of shape {tuple(w.shape)}: ({len(h)}, {self.n}) or ({self.n},) is needed."
-            )
+            raise ValueError(f"parameters of shape {tuple(w.shape)}: ({len(h)}, {self.n}) or ({self.n},) is needed.")
         z = self.logits(h / math.sqrt(self.d), w.to(h).expand(len(h), self.n), noise)
         return z[:, : self.n_agents], z[:, self.n_agents :]
 

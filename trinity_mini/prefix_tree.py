@@ -73,9 +73,7 @@ class Bucket:
     mask: Tensor  # (B, 1, Q, T) 0 where the key is seen, else -inf
 
 
-def buckets(
-    paths: Sequence[Path], starts: Sequence[int], like: Tensor
-) -> tuple[list[Bucket], Tensor]:
+def buckets(paths: Sequence[Path], starts: Sequence[int], like: Tensor) -> tuple[list[Bucket], Tensor]:
     """Who attends to whom; text i asks from position starts[i] on.
 
     Returns the buckets, and where each query, in the texts' order, is found in their results.
@@ -85,7 +83,7 @@ def buckets(
     firsts = np.cumsum(sizes) - sizes
     groups: dict[tuple[int, int], list[int]] = {}
     for i in np.flatnonzero(sizes).tolist():
-        groups.setdefault((-(-sizes[i] // 8), -(-lengths[i] // 16)), []).append(i)
+        groups.setdefault((-(-sizes[i] // 16), -(-lengths[i] // 32)), []).append(i)
     made, found, offset = [], np.empty(sizes.sum(), dtype=np.int64), 0
     for rows in groups.values():
         shape = len(rows), sizes[rows].max(), lengths[rows].max()

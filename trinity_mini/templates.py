@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from .episode import Transcript
 
 TAGS = {Role.THINKER: "T", Role.WORKER: "W", Role.VERIFIER: "V"}
-_RESERVED = re.compile(r"[TWVAR.]|ACCEPT|REVISE")
+_RESERVED = re.compile(r"ACCEPT|REVISE|<[a-z]+>|[TWVAR.#]")
 
 
 def plain(text: str) -> str:
     """A reply without the characters that have a meaning in the template, so that no text can pose as a turn."""
-    return _RESERVED.sub("", text)
+    while (left := _RESERVED.sub("", text)) != text:  # what is left may have closed up to a reserved word
+        text = left
+    return text
 
 
 def prompt_text(role: Role, question: str, plan: str | None = None, answer: str | None = None) -> str:

@@ -36,9 +36,7 @@ class Candidates:
     singular values; dense: of each rebuilt candidate, matrix -> W'.
     """
 
-    def __init__(
-        self, svf: SVF, names: dict[int, str], values: dict[str, Tensor], dense: list[dict]
-    ) -> None:
+    def __init__(self, svf: SVF, names: dict[int, str], values: dict[str, Tensor], dense: list[dict]) -> None:
         self.svf, self.names, self.values, self.dense = svf, names, values, dense
 
     def deal(self, counts: np.ndarray, device: torch.device) -> tuple[Tensor, list[int]]:
@@ -49,9 +47,7 @@ class Candidates:
         bounds = np.cumsum([len(owner), *counts[factored:]])
         return torch.from_numpy(owner).to(device), bounds.tolist()
 
-    def linear(
-        self, module: nn.Linear, x: Tensor, dealt: tuple, shared: tuple[Tensor, Tensor] | None
-    ) -> Tensor:
+    def linear(self, module: nn.Linear, x: Tensor, dealt: tuple, shared: tuple[Tensor, Tensor] | None) -> Tensor:
         """W' x for tokens x (N, in).
 
         shared: distinct states (M, in) and the index of each factored token's among them: where
@@ -138,9 +134,7 @@ class ThetaBatch:
     budget: bytes of cached states after which the cache starts afresh.
     """
 
-    def __init__(
-        self, decoder: nn.Module, layer: int, adapted: dict, rope: Callable, budget: int
-    ) -> None:
+    def __init__(self, decoder: nn.Module, layer: int, adapted: dict, rope: Callable, budget: int) -> None:
         self.decoder, self.layer, self.adapted, self.rope = decoder, layer, adapted, rope
         self.budget, self.like = budget, decoder.embed_tokens.weight
         build = extra = self.dense_bytes = 0
@@ -176,9 +170,7 @@ class ThetaBatch:
         trees = self.lower, self.tail, self.whole
         return sum(t.size * t.node_bytes for t in trees) + len(self.dense) * self.dense_bytes
 
-    def states(
-        self, texts: Sequence[Text], svf: SVF | None = None, deltas: np.ndarray | None = None
-    ) -> Tensor:
+    def states(self, texts: Sequence[Text], svf: SVF | None = None, deltas: np.ndarray | None = None) -> Tensor:
         """(B, d) float32 for B texts and deltas (B, n) float32; the plain weights without.
 
         Raises: ValueError as `SVF.singular_values`.
@@ -202,7 +194,11 @@ class ThetaBatch:
         for rows in _chunks(order, texts, limit):
             if self.spent() > self.budget:
                 self.clear()
-            out[rows] = self._chunk(rows, texts, svf, list(keys), owner, values, dense)
+            try:
+                out[rows] = self._chunk(rows, texts, svf, list(keys), owner, values, dense)
+            except BaseException:  # Ctrl-C, too: nodes without their states must not be found later
+                self.clear()
+                raise
         return out
 
     def _rebuilt(self, texts, svf, keys, owner, values) -> dict[int, dict[str, Tensor]]:
@@ -215,14 +211,13 @@ class ThetaBatch:
             self.tokens[key] = self.tokens.get(key, 0) + int(read[c])
             room = len(self.dense) * self.dense_bytes < self.budget // 2
             if key not in self.dense and room and self.tokens[key] >= self.break_even:
-                self.dense[key] = {
-                    name: svf.product(name, values[name][c]).to(self.like) for name in self.adapted
-                }
+                self.dense[key] = {name: svf.product(name, values[name][c]).to(self.like) for name in self.adapted}
             if key in self.dense:
                 dense[c] = self.dense[key]
         return dense
 
     def _chunk(self, rows, texts, svf, keys, owner, values, dense) -> Tensor:
+        """(rows, d): the rows' new tokens through the layers below, then each under its own W'."""
         device = self.like.device
         present = list(dict.fromkeys(owner[rows].tolist()))
         factored = [c for c in present if c not in dense]
