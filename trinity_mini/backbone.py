@@ -64,13 +64,32 @@ class Backbone:
             self._rope_table = torch.empty(0), torch.empty(0)
             adapted = {f"{name}.weight": m for name, m in self._adapted_linears().items()}
             self._batch = ThetaBatch(model.model, self.layer, adapted, self._rope, budget)
+        self.centre = np.zeros(self.d, dtype=np.float32)
+        self.scale = 1.0
         self.clear_cache()
+
+    def measure(self, prompts: Sequence[Prompt]) -> None:
+        """Set centre (d,) and scale of the states from typical prompts: what `features` takes out.
+
+        The mean state says nothing about a question, but a random head turns it into the same large preference
+        for everything.
+        """
+        h = self.hidden(prompts).cpu().numpy()
+        self.centre = h.mean(axis=0)
+        self.scale = float(np.sqrt(((h - self.centre) ** 2).mean()))
+
+    def features(self, h: Tensor) -> Tensor:
+        """States (B, d), centred, scaled to a mean square of 1 over typical prompts: what the head reads."""
+        return (h - torch.as_tensor(self.centre, device=h.device)) / self.scale
 
     @classmethod
     def embedded(cls, folder: Path = DATA / "coordinator") -> Backbone:
         """The shipped SLM. Raises: UserError if its files are missing or damaged."""
-        model, _ = TinyLM.load(folder, "slm")
-        return cls(model, model.tokenizer)
+        model, card = TinyLM.load(folder, "slm")
+        backbone = cls(model, model.tokenizer)
+        if "centre" in card:
+            backbone.centre, backbone.scale = np.array(card["centre"], dtype=np.float32), float(card["scale"])
+        return backbone
 
     @classmethod
     def from_hub(

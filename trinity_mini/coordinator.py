@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .backbone import MATRIX_SETS, Backbone, Prompt
+from .backbone import MATRIX_SETS, Backbone, Prompt, digest
 from .files import UserError, write_atomically
 from .head import make_head, select, softmax
 
@@ -73,7 +73,7 @@ class Coordinator:
         deltas, w = self.split(thetas)
         _refuse(np.isfinite(w) & np.isfinite(deltas).all(-1, keepdims=True), "theta")
         h = self.backbone.hidden(inputs, deltas if self.n_svf else None, self.matrices)
-        agent, role = self.head(h, torch.from_numpy(np.array(w)).float().to(h.device), noise)
+        agent, role = self.head(self.backbone.features(h), torch.from_numpy(np.array(w)).float().to(h.device), noise)
         agent, role = agent.cpu(), role.cpu()
         _refuse(torch.cat((agent, role), dim=1).isfinite().numpy(), "the logits")
         return agent, role
@@ -108,6 +108,7 @@ class Coordinator:
             "layer": self.backbone.layer if self.n_svf else None,
             "n": self.n,
             "backbone": self.backbone.weights_hash,
+            "features": digest(self.backbone.centre.tobytes(), repr(self.backbone.scale)),
             "format": self.backbone.format,
         }
 
@@ -149,6 +150,7 @@ _DIFFERENCES = [
     ("matrices", "matrix set", "build the coordinator with that set"),
     ("layer", "adapted layer", "build the backbone with that layer"),
     ("backbone", "backbone", "load the language model it was trained with, in the same dtype"),
+    ("features", "centre or scale of the states", "load the backbone it was trained with"),
     ("format", "text format", "use the tokenizer and chat template it was trained with"),
     ("n", "number of parameters", "build the coordinator as it was trained"),
 ]

@@ -21,7 +21,7 @@ N_ROLES = 3
 
 class Head:
     """What all kinds share. States are divided by sqrt(d): with parameters near 1 the logits of
-    states after an RMS norm then spread by about 1, whatever the width.
+    states of mean square 1 then spread by about 1, whatever the width.
 
     d: width of the state; n_agents: L; n: number of parameters;
     selection: how the paper draws from this kind, "sample" or "argmax".

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
 
 from .files import UserError
 
@@ -88,6 +89,69 @@ def speakers(turns: pd.DataFrame, agents: Sequence[str]) -> Figure:
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
     for ax in axes:
         ax.set_xlim(0.5, last + 0.5)
+    return figure
+
+
+LOOP = {  # part: (column, row from above, title, what it holds)
+    "question": (0, 0, "question", "(3*6-3)%7"),
+    "transcript": (1, 0, "transcript", "the question and\nevery turn so far"),
+    "slm": (2, 0, "small LM", "reads it,\nwrites nothing"),
+    "state": (3, 0, "state h", "of the token at\nposition −2"),
+    "head": (4, 0, "head W h", "L + 3 logits:\nagents, roles"),
+    "choice": (4, 1, "(agent, role)", "two draws"),
+    "reply": (3, 1, "reply", "of that agent\nin that role"),
+    "verdict": (2, 1, "verdict", "has a Verifier\naccepted?"),
+    "reward": (0, 1, "reward", "1 if the last\nanswer is right"),
+}
+
+
+def loop_picture(lit: str | None = None) -> Figure:
+    """The recurring picture of the loop, from the question to the reward, with one part lit.
+
+    lit: a key of `LOOP`, or None. A lit part is dark with white letters, so grey paper shows it too.
+    Raises: ValueError for an unknown part.
+    """
+    if lit is not None and lit not in LOOP:
+        raise ValueError(f"no part {lit!r}: choose one of {', '.join(LOOP)}.")
+    figure = Figure(figsize=(9.6, 3.5))
+    ax = figure.add_axes((0, 0, 1, 1))
+    ax.axis("off")
+    ax.set(xlim=(-0.48, 4.62), ylim=(2.02, -0.52))
+    half_width, half_height = 0.38, 0.32
+    for part, (x, row, title, text) in LOOP.items():
+        y, dark = 1.25 * row, part == lit
+        ink = "white" if dark else "black"
+        ax.add_patch(
+            FancyBboxPatch(
+                (x - half_width, y - half_height), 2 * half_width, 2 * half_height, boxstyle="round,pad=0,rounding_size=0.06",
+                facecolor="#0072B2" if dark else "#F4F4F4", edgecolor="black" if dark else "#777777", lw=2.5 if dark else 1,
+            )
+        )
+        ax.text(x, y - 0.17, title, ha="center", va="center", fontsize=12, weight="bold", color=ink)
+        family = "monospace" if part == "question" else None
+        ax.text(x, y + 0.1, text, ha="center", va="center", fontsize=10, color=ink, family=family, linespacing=1.1)
+
+    def arrow(*points: tuple[float, float], colour: str = "black", style: str = "-") -> None:
+        *bends, tail, tip = points
+        if bends:
+            ax.plot(*zip(*bends, tail, strict=True), color=colour, ls=style, lw=1.6, solid_capstyle="butt")
+        ax.annotate("", tip, tail, arrowprops={"arrowstyle": "-|>", "color": colour, "ls": style, "lw": 1.6, "shrinkA": 0, "shrinkB": 0})
+
+    for x in range(4):
+        arrow((x + half_width, 0), (x + 1 - half_width, 0))
+    arrow((4, half_height), (4, 1.25 - half_height))
+    arrow((4 - half_width, 1.25), (3 + half_width, 1.25))
+    arrow((3 - half_width, 1.25), (2 + half_width, 1.25))
+    arrow((2 - half_width, 1.25), (half_width, 1.25))
+    ax.text(1, 1.31, "yes, or no turn left", ha="center", va="top", fontsize=10)
+    arrow((2, 1.25 - half_height), (2, 0.62), (1, 0.62), (1, half_height))
+    ax.text(2.06, 0.63, "no: the reply joins the transcript, next turn", ha="left", va="center", fontsize=10)
+    bottom = 1.85
+    arrow((0, 1.25 + half_height), (0, bottom), (4.55, bottom), (4.55, 0), (4 + half_width, 0), colour="#B34700", style="--")
+    ax.text(
+        2.2, bottom - 0.03, "training: evolution turns W, and a little of the small LM, from rewards alone",
+        ha="center", va="bottom", fontsize=10, color="#B34700",
+    )
     return figure
 
 

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 
 from . import tasks
+from .backbone import Backbone
 from .episode import Rules, Transcript, fixed, play, play_all, run
 from .fit import fit
 from .pool import EmbeddedPool
 from .pool_training import ROW, ROWS, loss, pack
 from .roles import Role
 from .tasks import FAMILIES, HARD_FAMILIES, KINDS, TOPICS
-from .templates import GENERATE, router_text
+from .templates import END, GENERATE, router_text
 from .tiny_lm import TOKENIZER, TinyConfig, TinyLM
 
 SHAPE = TinyConfig(d=128, layers=6, heads=4, ff=344)
@@ -68,7 +69,8 @@ def corpus(pool: EmbeddedPool, n: int, seed: int) -> list[str]:
 
 def train_slm(pool: EmbeddedPool, folder: Path, state_folder: Path, steps: int, texts: int, seed: int) -> dict:
     """Train the SLM and write slm.safetensors and its card; resumes from `state_folder`."""
-    lines = [TOKENIZER.encode(t) for t in corpus(pool, texts, seed)]
+    documents = corpus(pool, texts, seed)
+    lines = [TOKENIZER.encode(t) for t in documents]
     lines = [line for line in lines if len(line) <= ROW]
     rng = np.random.default_rng([seed, 1])
     model = TinyLM(SHAPE, seed=seed)
@@ -83,8 +85,11 @@ def train_slm(pool: EmbeddedPool, folder: Path, state_folder: Path, steps: int, 
 
     state = (lambda: {"rng": json.dumps(rng.bit_generator.state)}, set_state)
     seconds = fit(model, next_loss, state, steps, state_folder / "slm.pt", "slm")
+    backbone = Backbone(model, TOKENIZER)
+    backbone.measure([t[: t.index(END) + 1] + GENERATE for t in documents[:2000]])
     card = {"name": "slm", "steps": steps, "texts": texts, "seed": seed, "pool": pool.identity,
             "cpu_seconds": round(seconds), "parameters": sum(p.numel() for p in model.parameters()),
-            "torch": torch.__version__}
+            "torch": torch.__version__,
+            "centre": [round(float(x), 5) for x in backbone.centre], "scale": round(backbone.scale, 5)}
     model.save(folder, "slm", card)
     return card
