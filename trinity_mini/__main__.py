@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # Ctrl-C at any moment, the slow imports too: one line, exit code 130, no traceback
+    import os
+    import signal
+
+    STOPPED = b"\nstopped: nothing is lost; give the same command again, and a training goes on where it was.\n"
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: (os.write(2, STOPPED), os._exit(130)))  # files change by rename only
+
 import argparse
+import contextlib
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,20 +25,27 @@ from .files import DATA, ROOT, UserError, write_atomically
 Row = dict[str, Any]
 
 
-def positive(text: str) -> int:
-    """An argparse type: a whole number of at least 1."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return value
+def whole(least: int, most: int) -> Callable[[str], int]:
+    """An argparse type: a whole number from least to most."""
+
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a whole number from {least} to {most}")
+        return value
+
+    return number
+
+
+positive, seed = whole(1, 10**9), whole(0, 2**32 - 1)
 
 
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m trinity_mini", description=__doc__)
-    p.add_argument("--threads", type=positive, default=1, help="torch threads (default 1: best on a busy machine)")
+    p.add_argument("--threads", type=whole(1, 256), default=1, help="torch threads (default 1: best on a busy machine)")
     commands = p.add_subparsers(dest="command", required=True)
 
     def add(name: str, run: Callable[[argparse.Namespace], list[Row]], text: str) -> argparse.ArgumentParser:
@@ -43,29 +60,29 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--state", type=Path, default=ROOT / "runs" / "make-pool", help="where unfinished training is kept")
     c.add_argument("--agent", action="append", metavar="NAME", help="train this agent only (may be repeated)")
     c.add_argument("--steps", type=positive, help="updates of each model (default: as recorded in the cards)")
-    c.add_argument("--seed", type=int, default=1)
+    c.add_argument("--seed", type=seed, default=1)
 
     c = add("train", train, "Train the coordinator, evaluate it and draw figures; resumes where it stopped.")
     c.add_argument("--preset", default="mini", help="see trinity_mini/presets.py (default mini)")
-    c.add_argument("--seed", type=int, default=1)
+    c.add_argument("--seed", type=seed, default=1)
     c.add_argument("--out", type=Path, help="run folder (default runs/PRESET-SEED)")
     c.add_argument("--episodes", type=positive, help="budget in training episodes instead of the preset's generations")
     c.add_argument("--figures", type=Path, default=ROOT / "figures", help="where figures are written")
-    c.add_argument("--per-family", type=positive, default=250, help="test questions of each family")
+    c.add_argument("--per-family", type=positive, default=200, help="test questions of each family (default 200)")
     c.add_argument("--no-evaluate", action="store_true", help="train only")
 
     c = add("evaluate", evaluate, "Measure trained coordinators and all baselines on held-out questions.")
     c.add_argument("checkpoints", nargs="*", type=Path, help="theta.safetensors files (default the shipped one)")
     c.add_argument("--preset", default="mini")
     c.add_argument("--family", action="append", metavar="NAME", help="only these families, also -hard ones")
-    c.add_argument("--per-family", type=positive, default=250)
-    c.add_argument("--seed", type=int, default=11, help="of the questions and the draws")
+    c.add_argument("--per-family", type=positive, default=200, help="test questions of each family (default 200)")
+    c.add_argument("--seed", type=seed, default=11, help="of the questions and the draws")
 
     c = add("ask", ask, "Play one question aloud: who was chosen with what probability, and what was said.")
     c.add_argument("question", help="for example 'capital peru' or '(3*6-3)%%7'")
     c.add_argument("--checkpoint", type=Path, help="theta.safetensors (default the shipped one)")
     c.add_argument("--preset", default="mini")
-    c.add_argument("--seed", type=int, default=0, help="of the draws")
+    c.add_argument("--seed", type=seed, default=0, help="of the draws")
 
     c = add("bench", bench, "Print the ratios of this machine: svf, es or episodes.")
     c.add_argument("what", choices=["svf", "es", "episodes"])
@@ -78,6 +95,8 @@ def make_pool(args: argparse.Namespace) -> list[Row]:
     from .make_pool import make
     from .pool import EmbeddedPool
 
+    for folder in (args.out, args.slm, args.state):
+        writable(folder / "x")
     table = make(args.out, args.slm, args.state, args.agent, args.steps, args.seed)
     if not args.agent:
         load_chains(EmbeddedPool(args.out))
@@ -107,6 +126,9 @@ def train(args: argparse.Namespace) -> list[Row]:
     from .training import TrainingRun
 
     pool, coordinator, p = _world(args.preset)
+    if not args.no_evaluate:  # what would fail after the training fails before it
+        writable(args.figures / "x")
+        _asked(args.per_family, 11)
     folder = args.out or ROOT / "runs" / f"{args.preset}-{args.seed}"
     training = TrainingRun(folder, coordinator, pool, p, args.seed)
     if args.episodes:
@@ -144,25 +166,37 @@ def train(args: argparse.Namespace) -> list[Row]:
     return rows + _rows(table)
 
 
+def _asked(per_family: int, seed: int, families: Sequence[str] | None = None):
+    """The held-out questions of a measurement."""
+    from .tasks import FAMILIES, question_set
+
+    known = list(dict.fromkeys(families or FAMILIES))
+    if "know" in known:  # the smallest family first: it says at once that there are fewer
+        question_set("test", per_family, seed, ["know"])
+    return question_set("test", per_family, seed, known)
+
+
 def _measure(pool, coordinator, p, checkpoints: Sequence[Path], per_family: int, seed: int, families=None):
     """Baselines and checkpoints on the same held-out questions; prints the table."""
     import numpy as np
     import pandas as pd
 
     from .evaluation import baselines, episode_records, summary, wide
-    from .tasks import FAMILIES, question_set
+    from .tasks import FAMILIES
     from .training import play_policy
 
     families = families or FAMILIES
-    asked = question_set("test", per_family, seed, families)
+    asked = _asked(per_family, seed, families)
+    thetas = {path: coordinator.load(path, pool.identity) for path in checkpoints}
+    folders = [path.resolve().parent.name for path in thetas]
+    names = [f"trained: {f}" for f in folders] if len({*folders}) == len(folders) else [f"trained: {f}" for f in thetas]
+    names = names if len(names) > 1 else ["trained coordinator"]
     frames = [baselines(pool, asked)] if set(families) <= set(FAMILIES) else []
     uniform = play_policy(coordinator, np.zeros(coordinator.n), asked, pool, p, seed)
     frames.append(episode_records("random coordinator", uniform))
     episodes: list = []
-    for path in checkpoints:
-        theta = coordinator.load(path, pool.identity)
+    for name, theta in zip(names, thetas.values(), strict=True):
         episodes = play_policy(coordinator, theta, asked, pool, p, seed)
-        name = "trained coordinator" if len(checkpoints) == 1 else f"trained: {path.parent.name}"
         frames.append(episode_records(name, episodes))
     table = summary(pd.concat(frames, ignore_index=True))
     print(f"Accuracy ± standard error on {per_family} held-out questions a family, question seed {seed}:")
@@ -195,11 +229,16 @@ def ask(args: argparse.Namespace) -> list[Row]:
     from .tasks import recognise
     from .training import play_policy
 
-    if not args.question.strip():
+    text = args.question.strip()
+    if not text:
         raise UserError("the question is empty: give one in quotes, for example 'capital peru'.")
+    if len(text) > 120:
+        raise UserError(f"the question has {len(text)} characters: shorten it to 120, the models are tiny.")
+    if not text.isprintable():
+        raise UserError("the question holds a character that cannot be printed: type it on one line without it.")
     pool, coordinator, p = _world(args.preset)
     theta = coordinator.load(args.checkpoint or DATA / "coordinator" / "theta.safetensors", pool.identity)
-    question = recognise(args.question.strip())
+    question = recognise(text)
     [episode] = play_policy(coordinator, theta, [question], pool, p, args.seed)
     print(told(episode, pool.names))
     return [{"name": "answer", "family": question.family, "value": episode.answer, "se": None, "n": 1, "unit": "text"}]
@@ -216,34 +255,61 @@ def bench(args: argparse.Namespace) -> list[Row]:
     return rows
 
 
+def writable(path: Path) -> None:
+    """UserError if a file could not be written there; said before hours of work, and nothing is written for it."""
+    folder = path.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write {path}: give a file in a folder that can be written.")
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    """Rows as strict JSON: what is no number becomes null."""
+
+    def plain(value: Any) -> Any:
+        value = value.item() if hasattr(value, "item") else value
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps([{k: plain(v) for k, v in r.items()} for r in rows], indent=1, allow_nan=False) + "\n"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Exit code 0; 2 for what the user can mend; 130 for Ctrl-C."""
+    """Run a command. Exit code 0; 2 for what the user can mend; 141 if nobody reads the output (130: Ctrl-C)."""
     args = parser().parse_args(argv)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, str(args.threads))
+    to_stdout = args.json == "-"
     try:
+        if args.json and not to_stdout:
+            writable(Path(args.json))
         import torch
 
         torch.set_num_threads(args.threads)
-        rows = args.run(args)
-        if args.json:
-            text = json.dumps(rows, indent=1, default=str) + "\n"
-            if args.json == "-":
-                sys.stdout.write(text)
-            else:
-                write_atomically(Path(args.json), text.encode())
-        sys.stdout.flush()
+        with contextlib.redirect_stdout(sys.stderr) if to_stdout else contextlib.nullcontext():
+            rows = args.run(args)
+        if args.json and not to_stdout:
+            try:
+                write_atomically(Path(args.json), as_json(rows).encode())
+            except UserError:
+                print(as_json(rows))  # a full disk: do not lose them
+                raise
+        print(as_json(rows) if to_stdout else "", end="", flush=True)
         return 0
     except UserError as e:
         print(f"error: {e}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("\nstopped: nothing is lost, the same command goes on from the last generation.", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as e:  # of standard output: all else is a UserError
+        with contextlib.suppress(OSError):  # what is still buffered has nowhere to go
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(e, BrokenPipeError):
+            return 141
+        print(f"error: {e}: free some space or check the path, then give the same command again.", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by the caller
+            stream.reconfigure(errors="replace")
     raise SystemExit(main())

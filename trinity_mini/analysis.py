@@ -18,7 +18,10 @@ def told(episode: Episode, names: Sequence[str]) -> str:
         if turn.decision is not None and turn.decision.agent_p:
             d = turn.decision
             chosen = f" (agent p = {d.agent_p[d.agent]:.2f}, role p = {d.role_p[d.role]:.2f})"
-        lines.append(f"{i}. {names[turn.agent]} as {turn.role.label}{chosen}: {turn.reply.text}")
+        said = "(lost)" if turn.reply.lost else turn.reply.text
+        lines.append(f"{i}. {names[turn.agent]} as {turn.role.label}{chosen}: {said}")
+    if any(turn.reply.lost for turn in episode.turns):
+        return "\n".join([*lines, "A call was lost, so the episode is not scored."])
     lines.append("The Verifier accepted." if episode.accepted else "Nobody accepted; the turns are used up.")
     if episode.answer is None:
         lines.append("No Worker spoke, so there is no answer.")

@@ -87,5 +87,5 @@ def _step(pool: EmbeddedPool, agent: int, role: Role, q: Question, s: State) -> 
     if role == Role.THINKER:
         return said, s[1], False
     if role == Role.WORKER:
-        return s[0], said.strip(), False
+        return s[0], said, False
     return s[0], s[1], accepts(verdict_text(said))

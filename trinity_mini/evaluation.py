@@ -47,12 +47,13 @@ def wide(table: pd.DataFrame) -> str:
     families = [f for f in (*FAMILIES, "all") if f in set(table["family"])]
     families += [f for f in dict.fromkeys(table["family"]) if f not in families]
     turns = "turns" in table.columns
-    lines = [f"{'':34}" + "".join(f"{f:>13}" for f in families) + (f"{'turns':>8}" if turns else "")]
+    width = max([34, *(len(name) + 1 for name in table["name"])])
+    lines = [" " * width + "".join(f"{f:>13}" for f in families) + (f"{'turns':>8}" if turns else "")]
     for name in dict.fromkeys(table["name"]):
         part = table[table["name"] == name].set_index("family")
         cells = [f"{part.value[f]:.2f} ± {part.se[f]:.2f}" if f in part.index else "" for f in families]
-        mean_turns = f"{part['turns'].get('all', np.nan):8.1f}" if turns else ""
-        lines.append(f"{name:34}" + "".join(f"{c:>13}" for c in cells) + mean_turns)
+        mean_turns = f"{part['turns'].get('all', np.nan):8.1f}".replace("nan", "") if turns else ""
+        lines.append(f"{name:{width}}" + "".join(f"{c:>13}" for c in cells) + mean_turns)
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -65,7 +66,7 @@ def find_chains(pool: EmbeddedPool, per_kind: int = 30, seed: int = 5) -> dict:
 
     by_kind: dict[str, list[Question]] = {}
     for family in FAMILIES:
-        many = questions(family, "train", 330 if family == "know" else 12 * per_kind, seed)
+        many = questions(family, "train", 300 if family == "know" else 12 * per_kind, seed)
         for kind in KINDS[family]:
             by_kind[kind] = [q for q in many if q.kind == kind][:per_kind]
     family_set = {f: [q for k in KINDS[f] for q in by_kind[k]] for f in FAMILIES}
@@ -87,9 +88,10 @@ def load_chains(pool: EmbeddedPool) -> dict:
     if path.exists():
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
+            current = found["pool"] == pool.identity
+        except (ValueError, TypeError, KeyError):
             raise UserError(f"{path} is damaged: delete it, it is then made again.") from None
-        if found["pool"] == pool.identity:
+        if current:
             return found
     found = find_chains(pool)
     write_atomically(path, (json.dumps(found) + "\n").encode())
@@ -135,7 +137,7 @@ def _by_group(pool: EmbeddedPool, name: str, asked: Sequence[Question], chains: 
     return records(name, asked, rewards, lengths, lengths)
 
 
-def held_out(per_family: int = 250, seed: int = 11) -> list[Question]:
+def held_out(per_family: int = 200, seed: int = 11) -> list[Question]:
     """The held-out questions every figure of this course is measured on."""
     return question_set("test", per_family, seed)
 

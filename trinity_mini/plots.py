@@ -120,37 +120,34 @@ def loop_picture(lit: str | None = None) -> Figure:
     half_width, half_height = 0.38, 0.32
     for part, (x, row, title, text) in LOOP.items():
         y, dark = 1.25 * row, part == lit
-        ink = "white" if dark else "black"
-        ax.add_patch(
-            FancyBboxPatch(
-                (x - half_width, y - half_height), 2 * half_width, 2 * half_height, boxstyle="round,pad=0,rounding_size=0.06",
-                facecolor="#0072B2" if dark else "#F4F4F4", edgecolor="black" if dark else "#777777", lw=2.5 if dark else 1,
-            )
+        ink, family = "white" if dark else "black", "monospace" if part == "question" else None
+        box = FancyBboxPatch(
+            (x - half_width, y - half_height), 2 * half_width, 2 * half_height, "round,pad=0,rounding_size=0.06"
         )
+        box.set(facecolor="#0072B2" if dark else "#F4F4F4", edgecolor="black" if dark else "#777777")
+        box.set_linewidth(2.5 if dark else 1)
+        ax.add_patch(box)
         ax.text(x, y - 0.17, title, ha="center", va="center", fontsize=12, weight="bold", color=ink)
-        family = "monospace" if part == "question" else None
         ax.text(x, y + 0.1, text, ha="center", va="center", fontsize=10, color=ink, family=family, linespacing=1.1)
 
     def arrow(*points: tuple[float, float], colour: str = "black", style: str = "-") -> None:
-        *bends, tail, tip = points
-        if bends:
-            ax.plot(*zip(*bends, tail, strict=True), color=colour, ls=style, lw=1.6, solid_capstyle="butt")
-        ax.annotate("", tip, tail, arrowprops={"arrowstyle": "-|>", "color": colour, "ls": style, "lw": 1.6, "shrinkA": 0, "shrinkB": 0})
+        ax.plot(*zip(*points[:-1], strict=True), color=colour, ls=style, lw=1.6)
+        look = {"arrowstyle": "-|>", "color": colour, "ls": style, "lw": 1.6, "shrinkA": 0, "shrinkB": 0}
+        ax.annotate("", points[-1], points[-2], arrowprops=look)
 
     for x in range(4):
         arrow((x + half_width, 0), (x + 1 - half_width, 0))
     arrow((4, half_height), (4, 1.25 - half_height))
-    arrow((4 - half_width, 1.25), (3 + half_width, 1.25))
-    arrow((3 - half_width, 1.25), (2 + half_width, 1.25))
-    arrow((2 - half_width, 1.25), (half_width, 1.25))
+    for x, end in ((4, 3), (3, 2), (2, 0)):
+        arrow((x - half_width, 1.25), (end + half_width, 1.25))
     ax.text(1, 1.31, "yes, or no turn left", ha="center", va="top", fontsize=10)
     arrow((2, 1.25 - half_height), (2, 0.62), (1, 0.62), (1, half_height))
     ax.text(2.06, 0.63, "no: the reply joins the transcript, next turn", ha="left", va="center", fontsize=10)
-    bottom = 1.85
-    arrow((0, 1.25 + half_height), (0, bottom), (4.55, bottom), (4.55, 0), (4 + half_width, 0), colour="#B34700", style="--")
+    low, right, red = 1.85, 4.55, "#B34700"
+    arrow((0, 1.25 + half_height), (0, low), (right, low), (right, 0), (4 + half_width, 0), colour=red, style="--")
     ax.text(
-        2.2, bottom - 0.03, "training: evolution turns W, and a little of the small LM, from rewards alone",
-        ha="center", va="bottom", fontsize=10, color="#B34700",
+        2.2, low - 0.03, "training: evolution turns W, and a little of the small LM, from rewards alone",
+        ha="center", va="bottom", fontsize=10, color=red,
     )
     return figure
 

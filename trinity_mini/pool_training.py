@@ -27,16 +27,16 @@ ROWS = 24  # rows in a batch, about 85 examples
 class Speciality:
     """What one agent is trained to be good at."""
 
-    thinks: tuple[str, ...] = ()  # kinds it can plan
+    thinks: Mapping[str, float] = field(default_factory=dict)  # kinds it can plan: share of its drill
     works: Mapping[str, float] = field(default_factory=dict)  # families whose last step it can do: share of its drill
     verifies: tuple[str, ...] = ()  # families whose answers it can check, given a plan
     topics: tuple[str, ...] = ()  # facts it knows
 
 
 SPECIALITIES = {
-    "ada": Speciality(thinks=("infix", "order"), topics=("capital", "calling")),
-    "bo": Speciality(thinks=("postfix", "forward"), topics=("symbol", "capital")),
-    "cy": Speciality(thinks=("shift", "backward"), topics=("currency", "symbol")),
+    "ada": Speciality(thinks={"infix": 2.0, "order": 2.0}, topics=("capital", "calling")),
+    "bo": Speciality(thinks={"postfix": 2.0, "forward": 4.0}, topics=("symbol", "capital")),
+    "cy": Speciality(thinks={"shift": 2.0, "backward": 2.0}, topics=("currency", "symbol")),
     "dee": Speciality(works={"math": 3.0, "code": 0.4, "reason": 0.6}, verifies=("math",), topics=("currency",)),
     "eli": Speciality(works={"reason": 1.0}, verifies=("reason", "code"), topics=("calling",)),
 }
@@ -58,7 +58,7 @@ class ExampleStream:
     def __init__(self, speciality: Speciality, rng: np.random.Generator) -> None:
         self.s, self.rng = speciality, rng
         s = speciality
-        cells = [(FAMILY_OF[k], k, Role.THINKER, 2.0) for k in s.thinks]
+        cells = [(FAMILY_OF[k], k, Role.THINKER, share) for k, share in s.thinks.items()]
         cells += [(f, None, Role.WORKER, share) for f, share in s.works.items()]
         cells += [(f, None, Role.VERIFIER, 2.0) for f in s.verifies]
         cells += [(f, None, Role.WORKER, 0.7) for f in s.verifies if f not in s.works]

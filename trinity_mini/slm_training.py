@@ -84,7 +84,7 @@ def train_slm(pool: EmbeddedPool, folder: Path, state_folder: Path, steps: int, 
         rng.bit_generator.state = json.loads(state["rng"])
 
     state = (lambda: {"rng": json.dumps(rng.bit_generator.state)}, set_state)
-    seconds = fit(model, next_loss, state, steps, state_folder / "slm.pt", "slm")
+    seconds = fit(model, next_loss, state, steps, state_folder / "slm.pt", f"slm, seed {seed}, pool {pool.identity}")
     backbone = Backbone(model, TOKENIZER)
     backbone.measure([t[: t.index(END) + 1] + GENERATE for t in documents[:2000]])
     card = {"name": "slm", "steps": steps, "texts": texts, "seed": seed, "pool": pool.identity,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -93,6 +94,18 @@ def draw_questions(pools: Sequence[Sequence[Question]], m: int, *seed: int) -> l
     return [family[rng.integers(len(family))] for family in chosen]
 
 
+def _differing(found: Any, wanted: Any, name: str = "") -> list[str]:
+    """What differs between two JSON values, e.g. `preset sigma0 (0.5, not 0.4)`."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return [d for k in {**wanted, **found} for d in _differing(found.get(k), wanted.get(k), f"{name} {k}".strip())]
+    return [] if found == wanted else [f"{name} ({found}, not {wanted})"]
+
+
+def _empty(folder: Path) -> bool:
+    """Whether there is nothing, or only what a killed `write_atomically` leaves."""
+    return not folder.exists() or (folder.is_dir() and all(f.suffix == ".tmp" for f in folder.iterdir()))
+
+
 class TrainingRun:
     """A run folder: config.json, log.jsonl, timing.jsonl, checkpoint.pkl after every generation, theta.safetensors.
 
@@ -111,10 +124,8 @@ class TrainingRun:
         self.config = {
             "preset": preset.record(),
             "seed": seed,
-            "pool": pool.identity,
             "agents": list(pool.names),
-            "backbone": coordinator.backbone.format,
-            "n": coordinator.n,
+            "coordinator": coordinator.identity(pool.identity),
         }
 
     @property
@@ -132,14 +143,15 @@ class TrainingRun:
         if config.exists():
             try:
                 found = json.loads(config.read_text(encoding="utf-8"))
-            except ValueError:
-                raise UserError(f"{config} is damaged: choose another --out folder.") from None
-            if found != wanted:
-                differ = ", ".join(k for k in wanted if found.get(k) != wanted[k])
+            except (OSError, ValueError):
+                found = None
+            if not isinstance(found, dict):
+                raise UserError(f"{config} is damaged: choose another --out folder.")
+            if differ := ", ".join(_differing(found, wanted)):
                 raise UserError(
                     f"{self.folder} holds a run with another {differ}: choose another --out or the same settings."
                 )
-        elif self.folder.exists() and any(self.folder.iterdir()):
+        elif not _empty(self.folder):
             raise UserError(f"{self.folder} exists and is not a run folder: choose another --out folder.")
         else:
             write_atomically(config, (json.dumps(wanted, indent=1) + "\n").encode())
@@ -153,6 +165,7 @@ class TrainingRun:
                 raise UserError(
                     f"{checkpoint} is damaged ({type(e).__name__}): delete it to begin this run again."
                 ) from None
+        self.log, self.timing = [], []
         stds = self.coordinator.stds(1.0, self.preset.svf_scale)
         return pycma_strategy(np.zeros(self.coordinator.n), self.preset.sigma0, self.seed, self.popsize, stds)
 
@@ -225,10 +238,11 @@ class TrainingRun:
             raise UserError("all calls of a candidate were lost: see to the pool, then start again to resume.")
         return np.array(scores), episodes
 
-    def validate(self, theta: np.ndarray) -> tuple[float, float]:
-        """Mean reward of one theta on the validation questions, and its standard error."""
+    def validate(self, theta: np.ndarray) -> tuple[float, float] | tuple[None, None]:
+        """Mean reward of one theta on the validation questions, and its standard error; None if all were lost."""
         episodes = play_policy(self.coordinator, theta, self.validation, self.pool, self.preset, self.seed)
-        return mean_reward(episodes)[:2]
+        mean, se, lost = mean_reward(episodes)
+        return (mean, se) if lost < len(episodes) else (None, None)
 
     def save_theta(self, theta: np.ndarray) -> None:
         self.coordinator.save(self.folder / "theta.safetensors", theta, self.pool.identity, self.config)

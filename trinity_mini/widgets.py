@@ -10,7 +10,6 @@ import re
 import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import ipywidgets
@@ -160,7 +159,7 @@ def _bars(ax: Axes, labels: Sequence[str], p: Sequence[float], chosen: int, colo
 def _said(ax: Axes, i: int, turn: Turn, names: Sequence[str]) -> None:
     ax.axis("off")
     ax.set(xlim=(0, 1), ylim=(0, 1))
-    text = "\n".join(textwrap.wrap(turn.reply.text or "(nothing: the call was lost)", 30)[:4]) or "(an empty reply)"
+    text = "\n".join(textwrap.wrap(_text(turn), 30, max_lines=4, placeholder=" …"))
     ax.text(0, 0.98, f"Turn {i}: {names[turn.agent]} as {turn.role.label}", fontsize=11, weight="bold", va="top")
     ax.text(0, 0.62, text, fontsize=11, family="monospace", va="top")
 
@@ -181,15 +180,13 @@ class Stepper:
         self.ask, self.names = ask, list(names)
         self.episode: Episode | None = None
         self.shown = 0
-        wide = ipywidgets.Layout(width="340px")
-        style = {"description_width": "80px"}
-        self.choose = ipywidgets.Dropdown(options=list(prompts), description="question", layout=wide, style=style)
+        wide = {"layout": {"width": "340px"}, "style": {"description_width": "80px"}}
+        narrow = {"layout": {"width": "150px"}, "style": {"description_width": "40px"}}
+        self.choose = ipywidgets.Dropdown(options=list(prompts), description="question", **wide)
         self.own = ipywidgets.Text(
-            placeholder="type it, then Enter", description="or your own", continuous_update=False, layout=wide, style=style
+            description="or your own", placeholder="type it, then Enter", continuous_update=False, **wide
         )
-        self.seed = ipywidgets.BoundedIntText(
-            seed, 0, 9999, description="seed", layout=ipywidgets.Layout(width="150px"), style={"description_width": "40px"}
-        )
+        self.seed = ipywidgets.BoundedIntText(seed, 0, 9999, description="seed", **narrow)
         self.next = ipywidgets.Button(description="Next turn", button_style="primary", icon="step-forward")
         self.new = ipywidgets.Button(description="New question", icon="random")
         self.picture = ipywidgets.Image(format="png", layout=ipywidgets.Layout(max_width="100%", display="none"))
@@ -226,8 +223,8 @@ class Stepper:
         """Play the episode of a question, and show none of its turns yet."""
         self.episode, self.shown = None, 0
         try:
-            if not prompt.strip() or len(prompt) > LONGEST:
-                raise UserError(f"a question has 1 to {LONGEST} characters: type another.")
+            if not prompt.strip() or len(prompt) > LONGEST or not prompt.isprintable():
+                raise UserError(f"a question is one line of 1 to {LONGEST} characters: type another.")
             self.episode = self.ask(prompt.strip(), self.seed.value)
             problem = ""
         except (UserError, ValueError) as e:
@@ -253,7 +250,7 @@ class Stepper:
             lines = [f"Question ({html.escape(e.question.family)}): <code>{html.escape(e.question.prompt)}</code>"]
             lines += [self._line(i, t) for i, t in enumerate(e.turns[: self.shown], 1)]
             if over:
-                lines += [f"<b>{html.escape(x)}</b>" for x in told(replace(e, turns=()), self.names).splitlines()[1:]]
+                lines += [f"<b>{html.escape(line)}</b>" for line in _ending(e, self.names)]
             elif not self.shown:
                 lines.append("<i>What do you expect? Who should speak first, and as what? Then press Next turn.</i>")
         self.story.value = "<div style='font-size:14px;line-height:1.6'>" + "<br>".join(lines) + "</div>"
@@ -261,7 +258,17 @@ class Stepper:
     def _line(self, i: int, turn: Turn) -> str:
         name, label = html.escape(self.names[turn.agent]), turn.role.label
         role = f"<span style='border-bottom:3px solid {COLOURS[label]}'>{label}</span>"
-        return f"{i}. <b>{name}</b> as {role}: <code>{html.escape(turn.reply.text or '')}</code>"
+        return f"{i}. <b>{name}</b> as {role}: <code>{html.escape(_text(turn))}</code>"
+
+
+def _text(turn: Turn) -> str:
+    return "(the call was lost)" if turn.reply.lost else turn.reply.text or "(an empty reply)"
+
+
+def _ending(episode: Episode, names: Sequence[str]) -> list[str]:
+    """The lines of `told` after the turns: how it ended, and the answer."""
+    before = 1 + sum(1 + (t.reply.text or "").count("\n") for t in episode.turns)
+    return told(episode, names).split("\n")[before:]
 
 
 def stepper(ask: Ask, names: Sequence[str], prompts: Sequence[str], seed: int = 0) -> Stepper:

@@ -1,0 +1,51 @@
+"""Presets: the paper's numbers, and names that are not known."""
+
+import json
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from world import coordinator
+
+from trinity_mini.episode import RELEASED
+from trinity_mini.files import UserError
+from trinity_mini.presets import PRESETS, Preset, preset
+
+
+def test_the_defaults_are_the_papers():
+    p = Preset("x")
+    assert (p.head, p.matrices, p.selection, p.rules.max_turns) == ("linear", "paper", "sample", 5)
+    assert (p.popsize, p.episodes_per_candidate, p.generations) == (0, 16, 60)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_named_makes_a_coordinator_and_survives_its_record(name):
+    p = preset(name)
+    assert p.name == name
+    assert coordinator(5, head=p.head, matrices=p.matrices, selection=p.selection).n > 0
+    assert Preset.of_record(json.loads(json.dumps(p.record()))) == p
+    assert Preset.of_record(replace(p, rules=RELEASED).record()).rules == RELEASED
+    assert p.generations > 0 and p.episodes_per_candidate > 0 and p.train_per_family > 0
+
+
+def test_a_preset_cannot_be_changed_by_accident():
+    with pytest.raises(FrozenInstanceError):
+        preset("mini").sigma0 = 1.0
+
+
+@pytest.mark.parametrize("name", ["", "MINI", "paper2"])
+def test_an_unknown_name_lists_the_known(name):
+    with pytest.raises(UserError, match="choose from .*mini"):
+        preset(name)
+
+
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        ({"head": "cubic"}, "unknown head 'cubic': choose one of linear"),
+        ({"matrices": "all"}, "no matrix set 'all': choose paper"),
+        ({"selection": "best"}, "unknown selection 'best': choose sample or argmax"),
+    ],
+)
+def test_a_wrong_part_is_named_with_the_choices(wrong, says):
+    with pytest.raises(UserError, match=says):
+        coordinator(2, **wrong)
