@@ -223,7 +223,8 @@ def test_baselines(pool, asked):
     assert frame[frame["name"] == "majority vote"]["calls"].unique().tolist() == [2.0]
 
 
-def test_the_vote_is_the_most_frequent_answer_ties_to_the_first(pool, asked):
+def test_the_vote_is_the_most_frequent_answer_ties_to_the_first(pool, monkeypatch):
+    monkeypatch.setattr(evaluation, "play_chain", lambda pool, chain, asked: [0.0] * len(asked))
     said = ["a", "b", "b"]
 
     class Voters(LetterPool):
@@ -233,7 +234,7 @@ def test_the_vote_is_the_most_frequent_answer_ties_to_the_first(pool, asked):
     voters = Voters(pool.folder, n_agents=3)
     voters.identity = pool.identity
     q = [Question("math", "infix", "1", "b", "")]
-    for lines, right in ((["a", "b", "b"], 1.0), (["a", "b", "c"], 0.0), (["b", "a", "c"], 1.0), ([" b", "b ", "a"], 1.0)):
+    for lines, right in (("abb", 1.0), ("abc", 0.0), ("bac", 1.0), ([" b", "b ", "a"], 1.0)):
         said[:] = lines
         frame = baselines(voters, q)
         assert frame[frame["name"] == "majority vote"]["reward"].tolist() == [right], lines

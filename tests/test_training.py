@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from world import PRESET, ScriptedPool, answer_of, coordinator, training
 
-from trinity_mini import files, training as module
+from trinity_mini import files
+from trinity_mini import training as module
 from trinity_mini.coordinator import read_checkpoint
 from trinity_mini.episode import Episode, Transcript, Turn, fixed, play, run, uniforms
 from trinity_mini.files import UserError
@@ -374,7 +375,8 @@ def test_the_switches_share_questions_and_draws(monkeypatch, common_questions, c
 def test_training_questions_take_the_families_in_turn_and_the_training_split(monkeypatch):
     t = training("nowhere")
     assert [[q.family for q in pool] for pool in t.train] == [[f] * 12 for f in FAMILIES]
-    assert {q.split for pool in t.train for q in pool} == {"train"} and {q.split for q in t.validation} == {"validation"}
+    assert {q.split for pool in t.train for q in pool} == {"train"}
+    assert {q.split for q in t.validation} == {"validation"}
     chosen = draw_questions(t.train, 10, 3)
     first = FAMILIES.index(chosen[0].family)
     assert [q.family for q in chosen] == [FAMILIES[(first + i) % 4] for i in range(10)]

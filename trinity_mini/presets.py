@@ -21,8 +21,8 @@ class Preset:
     popsize: int = 0  # 0: ceil(4 + 3 ln n) (paper section 3)
     episodes_per_candidate: int = 16  # m_CMA (paper section 3)
     generations: int = 60  # T (paper section 3)
-    sigma0: float = 0.5
-    svf_scale: float = 0.1  # standard deviation of an SVF coordinate relative to one of the head
+    sigma0: float = 4.0
+    svf_scale: float = 0.02  # standard deviation of an SVF coordinate relative to one of the head
     common_questions: bool = True  # all candidates of a generation meet the same questions
     common_draws: bool = True  # ... and the same uniform numbers for the draws
     train_per_family: int = 240  # 960 training questions (released run)

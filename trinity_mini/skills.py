@@ -52,7 +52,7 @@ def skill_table(pool: EmbeddedPool, n: int = 200, split: str = "test", seed: int
 
 def _match(pool, agent, asked, role, plans, wanted) -> list[bool]:
     said = pool.speak([(agent, prompt_text(role, q.prompt, p)) for q, p in zip(asked, plans, strict=True)])
-    return [s == w for s, w in zip(said, wanted, strict=True)]
+    return [(s.strip() if role == Role.WORKER else s) == w for s, w in zip(said, wanted, strict=True)]
 
 
 def _mistakes(pool: EmbeddedPool, asked: list[Question], plans: list[str | None]) -> list[str | None]:

@@ -131,7 +131,7 @@ def turns_figure(episode: Episode, names: Sequence[str], only: int | None = None
         turns = turns[only : only + 1]
     if not turns or any(t.decision is None or not t.decision.agent_p for _, t in turns):
         raise ValueError("only turns that a coordinator chose can be drawn, and there must be one.")
-    figure = Figure(figsize=(9.6, 0.55 + 1.45 * len(turns)), layout="constrained")
+    figure = Figure(figsize=(9.6, 0.5 + 1.35 * len(turns)), layout="constrained")
     grid = figure.subplots(len(turns), 3, squeeze=False, width_ratios=(1, 1, 1.25))
     for (i, turn), (agents, roles, said) in zip(turns, grid, strict=True):
         _bars(agents, names, turn.decision.agent_p, turn.agent, ["#666666"] * len(names), [""] * len(names))
@@ -161,7 +161,7 @@ def _said(ax: Axes, i: int, turn: Turn, names: Sequence[str]) -> None:
     ax.set(xlim=(0, 1), ylim=(0, 1))
     text = "\n".join(textwrap.wrap(_text(turn), 30, max_lines=4, placeholder=" …"))
     ax.text(0, 0.98, f"Turn {i}: {names[turn.agent]} as {turn.role.label}", fontsize=11, weight="bold", va="top")
-    ax.text(0, 0.62, text, fontsize=11, family="monospace", va="top")
+    ax.text(0, 0.7, text, fontsize=11, family="monospace", va="top")
 
 
 # ---- the same with buttons -------------------------------------------------------------------------

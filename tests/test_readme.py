@@ -1,0 +1,122 @@
+"""What README.md says is so: figures, commands, files, targets."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from trinity_mini.__main__ import parser
+from trinity_mini.evaluation import wide
+from trinity_mini.files import DATA, ROOT
+from trinity_mini.make_pool import show
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RECORDED = re.compile(r"<!-- recorded: ([\w-]+) -->\s*\n```[^\n]*\n(.*?)\n```", re.DOTALL)
+CODE = re.findall(r"^```[^\n]*\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+INLINE = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", README, flags=re.DOTALL | re.MULTILINE))
+MADE_LATER = ("runs/", ".venv", ".git")  # named in README, made by a command
+
+
+def evaluation_table():
+    rows = json.loads((DATA / "runs" / "evaluation.json").read_text(encoding="utf-8"))
+    table = pd.DataFrame([r for r in rows if r["unit"] == "accuracy"])
+    return wide(table[["name", "family", "value", "se", "n"]])
+
+
+def skill_table():
+    return show(pd.read_csv(DATA / "tiny_pool" / "skills.csv"))
+
+
+TABLES = {"evaluation": evaluation_table, "skills": skill_table}
+
+
+def lines(text):
+    return [line.rstrip() for line in text.strip("\n").splitlines()]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_recorded_table_is_what_its_file_gives(name):
+    blocks = [text for found, text in RECORDED.findall(README) if found == name]
+    assert len(blocks) == 1, f"README.md needs one fenced block after the line <!-- recorded: {name} -->"
+    assert lines(blocks[0]) == lines(TABLES[name]())
+
+
+def test_every_recorded_mark_has_a_block_and_a_test():
+    marks = re.findall(r"<!-- recorded: (.*?) -->", README)
+    assert marks == [name for name, _ in RECORDED.findall(README)]
+    assert set(marks) <= set(TABLES)
+
+
+COMMANDS = [
+    c.split("  ")[0].split("#")[0].strip()
+    for text in [*CODE, *INLINE]
+    for c in re.findall(r"python(?:\.exe)? -m trinity_mini([^\n]*)", text)
+]
+
+
+def test_readme_names_every_command():
+    known = next(a for a in parser()._actions if a.dest == "command").choices
+    assert {shlex.split(c)[0] for c in COMMANDS if c} == set(known)
+
+
+@pytest.mark.parametrize("command", sorted({c for c in COMMANDS if c}))
+def test_a_command_can_be_given(command):
+    parser().parse_args(shlex.split(command))
+
+
+@pytest.mark.parametrize("what", ["svf", "es", "episodes"])
+def test_a_benchmark_can_be_given(what):
+    assert f"`{what}`" in README or f"bench {what}" in README
+    parser().parse_args(["bench", what])
+
+
+OPTIONS = sorted({o for text in INLINE for o in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)})
+
+
+@pytest.mark.parametrize("option", OPTIONS or [""])
+def test_an_option_exists(option):
+    commands = next(a for a in parser()._actions if a.dest == "command").choices.values()
+    known = {s for p in [parser(), *commands] for a in p._actions for s in a.option_strings}
+    assert option in known | {""}
+
+
+def targets():
+    return sorted({t for text in [*CODE, *INLINE] for t in re.findall(r"^\s*make ([\w-]+)", text, re.MULTILINE)})
+
+
+@pytest.mark.parametrize("target", targets())
+def test_a_target_exists(target):
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_the_three_targets_are_named():
+    assert set(targets()) >= {"train", "test", "lab"}
+
+
+def named_paths():
+    """Words that look like a file or folder of this repository, and the targets of links."""
+    words = [w.strip("(),;:") for text in INLINE for w in text.split()]
+    code = [w for text in CODE for w in text.split() if re.fullmatch(r"[\w./-]+\.(?:ipynb|py|md|toml|csv|json|yml)", w)]
+    links = [t for t in re.findall(r"\]\(([^)\s]+)\)", README) if "://" not in t and not t.startswith("#")]
+    found = {w for w in [*words, *code] if re.fullmatch(r"\.?[\w-][\w./-]*", w) and _pathlike(w)}
+    return sorted({p for p in found | {t.split("#")[0] for t in links} if not p.startswith(MADE_LATER)})
+
+
+def _pathlike(word):
+    if re.fullmatch(r"[\d./-]+", word) or word.startswith("trinity_mini."):
+        return False
+    return "/" in word or bool(re.search(r"\.(ipynb|py|md|toml|csv|json|yml|png|safetensors|cfg)$", word))
+
+
+@pytest.mark.parametrize("path", named_paths())
+def test_a_named_file_exists(path):
+    places = [ROOT, ROOT / "notebooks", ROOT / "trinity_mini", ROOT / "data"]
+    assert any((place / path).exists() for place in places), path
+
+
+def test_pictures_have_a_text():
+    assert all(alt.strip() for alt in re.findall(r"!\[([^\]]*)\]", README))
+    assert Path(ROOT / "README.md").stat().st_size < 40_000
