@@ -394,12 +394,15 @@ def test_ctrl_c_during_a_training(tmp_path):
 
 
 @posix
-def test_a_reader_that_goes_away_and_a_full_disk():
-    with ended(process("ask", "capital peru")) as p:
+def test_a_reader_that_goes_away_and_a_full_disk(tmp_path):
+    pool, c, _ = cli._world("mini")
+    c.save(tmp_path / "zero", np.zeros(c.n), pool.identity)
+    ask = ["ask", "capital peru", "--checkpoint", tmp_path / "zero"]
+    with ended(process(*ask)) as p:
         p.stdout.close()
         assert (p.stderr.read(), p.wait(60)) == ("", 141)
     if os.path.exists("/dev/full"):
-        with open("/dev/full", "w") as full, ended(process("ask", "capital peru", stdout=full)) as p:
+        with open("/dev/full", "w") as full, ended(process(*ask, stdout=full)) as p:
             said = p.stderr.read()
             assert p.wait(60) == 2 and said.startswith("error: ") and "Traceback" not in said
             assert len(said.splitlines()) == 1

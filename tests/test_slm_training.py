@@ -128,7 +128,7 @@ def test_states_of_the_shipped_model_tell_where_a_conversation_stands():
     from trinity_mini.templates import router_text
 
     pool, backbone, rng = EmbeddedPool(), Backbone.embedded(), np.random.default_rng(0)
-    asked = [q for f in FAMILIES for q in tasks.questions(f, "train", 110, 1) + tasks.questions(f, "test", 55, 1)]
+    asked = [q for f in FAMILIES for q in tasks.questions(f, "train", 80, 1) + tasks.questions(f, "test", 40, 1)]
     plays = []
     for q in asked:
         roles = [[1, 0, 2, 0], [0, 2, 1, 0], [0, 2, 0, 2], [1, 0, 0, 2], [2, 1, 0, 2]][rng.integers(5)]

@@ -18,11 +18,11 @@ class Preset:
     matrices: str = "paper"  # SVF on the seven matrices of the second-to-last layer (paper section 2)
     selection: str = "sample"
     rules: Rules = PAPER
-    popsize: int = 0  # 0: ceil(4 + 3 ln n) (paper section 3)
+    popsize: int = 34  # lambda of the released run, so that 34 x 16 x 60 is its budget; 0: ceil(4 + 3 ln n)
     episodes_per_candidate: int = 16  # m_CMA (paper section 3)
     generations: int = 60  # T (paper section 3)
-    sigma0: float = 4.0
-    svf_scale: float = 0.02  # standard deviation of an SVF coordinate relative to one of the head
+    sigma0: float = 2.0
+    svf_scale: float = 0.004  # standard deviation of an SVF coordinate relative to one of the head
     common_questions: bool = True  # all candidates of a generation meet the same questions
     common_draws: bool = True  # ... and the same uniform numbers for the draws
     train_per_family: int = 240  # 960 training questions (released run)

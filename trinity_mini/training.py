@@ -155,6 +155,8 @@ class TrainingRun:
             raise UserError(f"{self.folder} exists and is not a run folder: choose another --out folder.")
         else:
             write_atomically(config, (json.dumps(wanted, indent=1) + "\n").encode())
+        if not checkpoint.exists() and (self.folder / "theta.safetensors").exists():
+            raise UserError(f"{self.folder} is a recorded run without its checkpoint: choose another --out folder.")
         if checkpoint.exists():
             try:
                 state = pickle.loads(checkpoint.read_bytes())
