@@ -11,7 +11,7 @@ from .files import UserError
 
 @dataclass(frozen=True)
 class Preset:
-    """A training run but for its seed. Numbers without a source are ours, chosen on validation questions."""
+    """A training run but for its seed. Numbers without a source are ours, chosen in pilot runs."""
 
     name: str
     head: str = "linear"
