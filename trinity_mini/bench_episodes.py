@@ -33,7 +33,7 @@ def bench_episodes(quick: bool = False) -> list[dict[str, Any]]:
         rows += [
             {"name": f"episodes, replies {name}", "value": episodes / seconds, "unit": "per CPU-second"},
             {"name": f"calls, replies {name}", "value": (pool.asked - asked) / episodes, "unit": "per episode"},
-            {"name": f"coordinator's share, replies {name}", "value": run.router_seconds / seconds, "unit": "of CPU time"},
+            {"name": f"coordinator's share, replies {name}", "value": run.router_seconds / seconds, "unit": "of time"},
         ]
         for r in rows[-3:]:
             r |= {"family": "episodes", "se": None, "n": episodes}

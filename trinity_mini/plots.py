@@ -52,7 +52,8 @@ def skill_map(table: pd.DataFrame) -> Figure:
         for i, row in enumerate(grid.to_numpy(dtype=float)):
             for j, v in enumerate(row):
                 if v == v:
-                    ax.text(j, i, f"{v:.2f}", ha="center", va="center", fontsize=7, color="black" if v > 0.5 else "white")
+                    colour = "black" if v > 0.5 else "white"
+                    ax.text(j, i, f"{v:.2f}", ha="center", va="center", fontsize=7, color=colour)
         ax.set_title(title, fontsize=10)
     figure.colorbar(image, ax=list(axes), shrink=0.7, label="share right")
     return figure
@@ -79,7 +80,8 @@ def speakers(turns: pd.DataFrame, agents: Sequence[str]) -> Figure:
                 for role, colour in COLOURS.items():
                     height = float(counts.get((turn, agent, role), 0.0))
                     if height:
-                        ax.bar(x, height, width * 0.95, bottom=bottom, color=colour, hatch=HATCHES[role], edgecolor="white", lw=0)
+                        style = {"color": colour, "hatch": HATCHES[role], "edgecolor": "white", "lw": 0}
+                        ax.bar(x, height, width * 0.95, bottom=bottom, **style)
                         bottom += height
                 if bottom > 0.15:
                     ax.text(x, bottom + 0.01, agent, ha="center", va="bottom", fontsize=6, rotation=90)
