@@ -93,7 +93,7 @@ def test_start_here_quotes_checked_numbers_only():
 
 def test_start_here_reads_well():
     cells = start_here().cells
-    assert 25 <= len(cells) <= 60
+    assert 25 <= len(cells) <= 45
     for cell in cells:
         lines = [line for line in cell.source.splitlines() if line.strip()]
         if cell.cell_type == "code":

@@ -179,6 +179,17 @@ def test_show_displays_png_with_a_text(monkeypatch):
     assert widgets.png(figure) == widgets.png(figure)
 
 
+def test_show_makes_a_wide_figure_readable(monkeypatch):
+    shown = []
+    monkeypatch.setattr(widgets, "display", shown.append)
+    figure = Figure(figsize=(14, 3))
+    small, large = figure.text(0, 0, "small", fontsize=5), figure.text(0, 1, "large", fontsize=12)
+    widgets.show(figure, alt="")
+    assert tuple(figure.get_size_inches()) == (9.6, 3)
+    assert (small.get_fontsize(), large.get_fontsize()) == (8, 12)
+    assert image.imread(io.BytesIO(shown[0].data)).shape[:2] == (450, 1440)
+
+
 # --- the stepper --------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ import ipywidgets
 from IPython.display import Image, display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from .analysis import told
 from .episode import Episode, Turn
@@ -26,6 +27,7 @@ from .roles import Role
 Ask = Callable[[str, int], Episode]  # (prompt, seed) -> the episode played for it
 LONGEST = 120  # characters of a typed question
 PIXELS = 96  # of an inch, on the screen
+WIDEST, SMALLEST = 9.6, 8.0  # inches and points: what is read without scrolling or a magnifier at 1280 pixels
 
 
 def png(figure: Figure, dpi: int = 150) -> bytes:
@@ -36,7 +38,14 @@ def png(figure: Figure, dpi: int = 150) -> bytes:
 
 
 def show(figure: Figure, alt: str) -> None:
-    """Display a figure as an image of its own size, with a text for those who cannot see it."""
+    """Display a figure as an image that fits a notebook, with a text for those who cannot see it.
+
+    The figure is narrowed to WIDEST inches, and text below SMALLEST points is enlarged.
+    """
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(min(width, WIDEST), height)
+    for text in figure.findobj(Text):
+        text.set_fontsize(max(text.get_fontsize(), SMALLEST))
     display(Image(data=png(figure), width=round(figure.get_figwidth() * PIXELS), alt=alt))
 
 
