@@ -36,7 +36,7 @@ class Speciality:
 SPECIALITIES = {
     "ada": Speciality(thinks={"infix": 2.0, "order": 2.0}, topics=("capital", "calling")),
     "bo": Speciality(thinks={"postfix": 2.0, "forward": 4.0}, topics=("symbol", "capital")),
-    "cy": Speciality(thinks={"shift": 2.0, "backward": 2.0}, topics=("currency", "symbol")),
+    "cy": Speciality(thinks={"shift": 1.0, "backward": 1.0}, topics=("currency", "symbol")),
     "dee": Speciality(works={"math": 3.0, "code": 0.4, "reason": 0.6}, verifies=("math",), topics=("currency",)),
     "eli": Speciality(works={"reason": 1.0}, verifies=("reason", "code"), topics=("calling",)),
 }
