@@ -16,10 +16,8 @@ from trinity_mini.evaluation import (
     baselines,
     episode_records,
     find_chains,
-    held_out,
     load_chains,
     records,
-    save_table,
     summary,
     wide,
 )
@@ -125,20 +123,7 @@ def test_wide_shows_no_turns_where_there_are_none(asked):
     assert "nan" not in wide(table) and wide(table).splitlines()[1].endswith("1.00 ± 0.00")
 
 
-def test_a_table_is_saved_as_it_is(asked, tmp_path):
-    table = summary(random_records(asked))
-    save_table(tmp_path / "t.csv", table)
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t.csv"), table)
-
-
 # ---------------------------------------------------------------- chains and baselines
-
-
-def test_held_out_questions_are_test_questions():
-    asked = held_out()
-    assert {q.split for q in asked} == {"test"} and len({q.prompt for q in asked}) == len(asked)
-    assert [f for f in FAMILIES for q in asked if q.family == f] == [q.family for q in asked]
-    assert len({sum(q.family == f for q in asked) for f in FAMILIES}) == 1
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from trinity_mini.episode import Transcript, Turn, run
 from trinity_mini.files import UserError
-from trinity_mini.pool import MAX_REPLY, Batcher, EmbeddedPool, Reply, as_reply, describe, tiny_prompt
+from trinity_mini.pool import MAX_REPLY, Batcher, EmbeddedPool, Reply, as_reply, tiny_prompt
 from trinity_mini.roles import PROMPTS, Role
 from trinity_mini.templates import check
 from trinity_mini.tiny_lm import TOKENIZER, TinyConfig, TinyLM, greedy
@@ -249,7 +249,6 @@ def folder(tmp_path):
 def test_agents_are_those_of_the_folder_in_order(folder):
     pool = EmbeddedPool(folder)
     assert pool.names == ["ada", "cy"]
-    assert describe(pool) == 'ada: {"topic": "ada"}\ncy: {"topic": "cy"}'
 
 
 def test_identity_changes_with_an_agent_only(folder):

@@ -21,7 +21,6 @@ from trinity_mini.coordinator import read_checkpoint
 from trinity_mini.episode import Episode, Transcript, Turn, fixed, play, run, uniforms
 from trinity_mini.files import UserError
 from trinity_mini.pool import Reply
-from trinity_mini.presets import Preset
 from trinity_mini.roles import Role
 from trinity_mini.sep_cma_es import paper_popsize
 from trinity_mini.tasks import FAMILIES, Question, questions
@@ -501,8 +500,3 @@ def test_a_folder_that_cannot_be_made_says_so(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="choose another folder"):
         list(training(tmp_path / "file" / "run"))
-
-
-def test_a_preset_survives_its_record():
-    preset = replace(PRESET, sigma0=0.1)
-    assert Preset.of_record(json.loads(json.dumps(preset.record()))) == preset

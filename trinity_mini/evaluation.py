@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ from .chains import Chain, play_chain, search_chain
 from .files import UserError, write_atomically
 from .pool import EmbeddedPool
 from .roles import Role
-from .tasks import FAMILIES, KINDS, Question, question_set
+from .tasks import FAMILIES, KINDS, Question
 from .templates import prompt_text
 
 COLUMNS = ["name", "family", "question", "reward", "turns", "calls"]
@@ -137,19 +136,9 @@ def _by_group(pool: EmbeddedPool, name: str, asked: Sequence[Question], chains: 
     return records(name, asked, rewards, lengths, lengths)
 
 
-def held_out(per_family: int = 200, seed: int = 11) -> list[Question]:
-    """The held-out questions every figure of this course is measured on."""
-    return question_set("test", per_family, seed)
-
-
 def episode_records(name: str, episodes) -> pd.DataFrame:
     """Records of played episodes; a lost one has reward NaN."""
     asked = [e.question for e in episodes]
     rewards = [np.nan if e.reward is None else e.reward for e in episodes]
     turns = [len(e.turns) for e in episodes]
     return records(name, asked, rewards, turns, turns)
-
-
-def save_table(path: Path, table: pd.DataFrame) -> None:
-    """A summary as CSV, by rename."""
-    write_atomically(path, table.to_csv(index=False).encode())

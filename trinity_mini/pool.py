@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,8 +159,3 @@ def as_reply(text: str, role: Role | None, prompt: str) -> Reply:
     usage = {"prompt_tokens": len(TOKENIZER.encode(prompt)), "completion_tokens": said}
     reason = "stop" if said < MAX_REPLY else "length"
     return Reply(verdict_text(text) if role == Role.VERIFIER else text, usage, 0.0, reason)
-
-
-def describe(pool: EmbeddedPool) -> str:
-    """One line an agent: its name and what it was trained for."""
-    return "\n".join(f"{n}: {json.dumps(c.get('speciality', {}))}" for n, c in zip(pool.names, pool.cards, strict=True))

@@ -33,10 +33,6 @@ class Preset:
         """As plain JSON values, for a run folder."""
         return asdict(self)
 
-    @classmethod
-    def of_record(cls, record: dict[str, Any]) -> Preset:
-        return cls(**{**record, "rules": Rules(**record["rules"])})
-
 
 PRESETS = {
     "mini": Preset("mini"),
