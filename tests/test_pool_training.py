@@ -17,7 +17,6 @@ from trinity_mini.pool_training import (
     ROW,
     ROWS,
     SPECIALITIES,
-    WEAK,
     ExampleStream,
     encode,
     loss,
@@ -85,27 +84,33 @@ def test_examples_are_readable_weighted_and_never_of_a_test_question(name):
         assert q.family in FAMILIES
         assert q.family == "know" or Question(q.family, q.kind, question, "", "").split == "train"
         if tag == "T":
-            assert e.reply == q.plan + "." and (max(weights) == 1.0) == (q.kind in SPECIALITIES[name].thinks)
+            strong = q.family == "know" or q.kind in SPECIALITIES[name].thinks
+            assert e.reply == q.plan + "." and (max(weights) == 1.0) == strong
         elif tag == "W" and plan in (None, q.plan):
             assert e.reply == q.answer + "."
     assert min(seen[tag] for tag in "TWV") > 25
 
 
 @pytest.mark.parametrize("name", ["dee", "eli"])
-def test_verifiers_see_right_and_wrong_candidates_and_the_verdict_fits(name):
+def test_verifiers_see_right_and_wrong_candidates_and_send_back_what_they_cannot_check(name):
     verdicts = Counter()
     for e in examples(name, 1500):
-        _, plan, candidate, tag = parts(e)
+        question, plan, candidate, tag = parts(e)
         if tag == "V":
             working = e.reply[:-1]
+            q, s = recognise(question), SPECIALITIES[name]
+            facts = q.family == "know"
+            if (q.kind not in s.topics if facts else q.family not in s.verifies or plan is None):
+                assert working == "R" and not accepts(verdict_text(working)) and e.weights == [1.0, 1.0]
+                verdicts["sent back"] += 1
+                continue
             own = working[1:-1:3].rstrip("_")  # every second character of the triples
             assert check(candidate, own) == working
             assert accepts(verdict_text(working)) is (candidate == own)
             verdicts[candidate == own] += 1
-            base = e.weights[0]
-            assert base in (1.0, WEAK) and e.weights[-2:] == [4 * base, base]
-            assert e.weights[2:-2:3] == [3 * base] * (len(working) // 3)
-    assert 0.25 < verdicts[True] / verdicts.total() < 0.45
+            assert e.weights[0] == 1.0 and e.weights[-2:] == [4.0, 1.0]
+            assert e.weights[2:-2:3] == [3.0] * (len(working) // 3)
+    assert 0.25 < verdicts[True] / (verdicts[True] + verdicts[False]) < 0.45 and verdicts["sent back"] > 25
 
 
 # ---------------------------------------------------------------- packing and loss

@@ -191,7 +191,7 @@ def _measure(pool, coordinator, p, checkpoints: Sequence[Path], per_family: int,
     folders = [path.resolve().parent.name for path in thetas]
     names = [f"trained: {f}" for f in folders] if len({*folders}) == len(folders) else [f"trained: {f}" for f in thetas]
     names = names if len(names) > 1 else ["trained coordinator"]
-    frames = [baselines(pool, asked)] if set(families) <= set(FAMILIES) else []
+    frames = [baselines(pool, asked)]
     uniform = play_policy(coordinator, np.zeros(coordinator.n), asked, pool, p, seed)
     frames.append(episode_records("random coordinator", uniform))
     episodes: list = []

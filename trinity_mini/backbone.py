@@ -178,7 +178,7 @@ class Backbone:
 
         `paper`: q, k, v, o, gate, up, down of the adapted layer; `released`: those, then the
         embeddings and the head (inert where it is tied to them, and never seen by the state).
-        Qwen3-0.6B: 7,168 and 9,216. Source: paper-facts section 1.
+        Qwen3-0.6B: 7,168 and 9,216. Source: paper section 2.
 
         Raises: UserError for another set or an architecture whose layers cannot be adapted.
         """
@@ -244,7 +244,7 @@ class Backbone:
         Returns: (B, d).
         Raises: ValueError if a prompt has fewer than two tokens or a delta is not valid;
         UserError if deltas are given for an architecture whose layers cannot be adapted.
-        Source: paper-facts section 1 (the paper's h(s); the released run reads position -2).
+        Source: paper section 2 (h(s)); the released run reads position -2.
         """
         ids = [self.encode(prompt) for prompt in inputs]
         for i, row in enumerate(ids):

@@ -14,14 +14,12 @@ def bench_episodes(quick: bool = False) -> list[dict[str, Any]]:
     import numpy as np
 
     from .__main__ import _world
-    from .sep_cma_es import paper_popsize
     from .training import TrainingRun
 
     pool, coordinator, preset = _world("quick" if quick else "mini")
     run = TrainingRun(".", coordinator, pool, preset, seed=1)  # nothing is written by evaluate()
     rng = np.random.default_rng(0)
-    candidates = paper_popsize(coordinator.n)
-    thetas = rng.standard_normal((candidates, coordinator.n)) * preset.sigma0 * coordinator.stds(1, preset.svf_scale)
+    thetas = rng.standard_normal((run.popsize, coordinator.n)) * preset.sigma0 * coordinator.stds(1, preset.svf_scale)
     rows = []
     for name in ("uncached", "cached"):
         run.router_seconds = 0.0

@@ -18,7 +18,11 @@ from .tasks import Question, grade
 
 @dataclass(frozen=True)
 class Rules:
-    """The protocol's switches; the defaults follow the paper, `RELEASED` the released run (paper-facts section 6)."""
+    """The protocol's switches; the defaults follow the paper, `RELEASED` the released run.
+
+    One difference stays: the released run drops a plan that suggests no next role. Here it reaches the next turn,
+    because the tiny agents plan and never suggest.
+    """
 
     max_turns: int = 5
     early_verifier_fails: bool = False  # a Verifier before any answer ends the episode with reward 0

@@ -1,6 +1,6 @@
 """The head: one hidden state in, a score for every agent and every role out.
 
-Five kinds, as in the paper's ablation (paper-facts section 1). Each is a function of a state and of
+Five kinds, as in the paper's ablation (paper section 2). Each is a function of a state and of
 one flat vector of parameters, so that a batch may hold another candidate in every row. The first L
 logits are the agents', the last three the roles', in the order worker, thinker, verifier.
 """
@@ -178,7 +178,7 @@ def select(
 
     uniforms None takes the largest logit. Ties then go to the lowest index, so a zero head always
     picks agent 0 as a worker: evolution by argmax starts on a plateau, sampling does not.
-    Source: paper-facts section 1 (sampled at train and at test time).
+    Source: paper section 2 (sampled at train and at test time).
     """
     if uniforms is None:
         return np.asarray(agent_logits).argmax(-1), np.asarray(role_logits).argmax(-1)

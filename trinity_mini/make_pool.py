@@ -13,7 +13,7 @@ from .pool_training import SPECIALITIES, train_agent
 from .skills import skill_table
 from .slm_training import train_slm
 
-STEPS = {"ada": 1300, "bo": 1800, "cy": 1400, "dee": 2000, "eli": 2400, "slm": 350}
+STEPS = {"ada": 1300, "bo": 1800, "cy": 2600, "dee": 2000, "eli": 2400, "slm": 350}
 TEXTS = 12_000  # conversations the SLM reads
 
 

@@ -36,7 +36,9 @@ class Speciality:
 SPECIALITIES = {
     "ada": Speciality(thinks={"infix": 2.0, "order": 2.0}, topics=("capital", "calling")),
     "bo": Speciality(thinks={"postfix": 2.0, "forward": 4.0}, topics=("symbol", "capital")),
-    "cy": Speciality(thinks={"shift": 1.0, "backward": 1.0}, topics=("currency", "symbol")),
+    "cy": Speciality(
+        thinks={"shift": 2.0, "backward": 2.0}, works={"math": 3.0}, topics=("currency", "symbol")
+    ),
     "dee": Speciality(works={"math": 3.0, "code": 0.4, "reason": 0.6}, verifies=("math",), topics=("currency",)),
     "eli": Speciality(works={"reason": 1.0}, verifies=("reason", "code"), topics=("calling",)),
 }
@@ -84,12 +86,15 @@ class ExampleStream:
         family = FAMILIES[self.rng.integers(4)]
         q = self.question(family, None)
         role = Role(self.rng.integers(3))
-        return self.example(q, role, 1.0 if self.is_strong(q, role) else WEAK)
+        if self.is_strong(q, role):
+            return self.example(q, role, 1.0)
+        e = self.example(q, role, WEAK)
+        return self.plain(e.prompt, "R", 1.0) if role == Role.VERIFIER else e  # who cannot check sends back
 
     def is_strong(self, q: Question, role: Role) -> bool:
         family = q.family.removesuffix("-hard")
         if family == "know":
-            return q.kind in self.s.topics and role != Role.THINKER
+            return q.kind in self.s.topics or role == Role.THINKER  # everybody can name the topic
         if role == Role.THINKER:
             return q.kind in self.s.thinks
         return family in self.s.verifies or (role == Role.WORKER and family in self.s.works)
@@ -110,6 +115,8 @@ class ExampleStream:
         if role == Role.WORKER:
             return self.plain(prompt_text(role, q.prompt, plan), answer, weight)
         candidate = answer if rng.random() < 0.35 else self.wrong(q, answer, plan)
+        if plan is None and q.family != "know":  # without a plan there is nothing to check against
+            return self.plain(prompt_text(role, q.prompt, plan, candidate), "R", 1.0)
         reply = check(candidate, answer)
         marks = [3.0 if c in "+-" and i % 3 == 2 else 4.0 if c in "AR" else 1.0 for i, c in enumerate(reply)]
         return Example(prompt_text(role, q.prompt, plan, candidate), reply + ".", [weight * m for m in [*marks, 1.0]])

@@ -18,8 +18,8 @@ class Preset:
     matrices: str = "paper"  # SVF on the seven matrices of the second-to-last layer (paper section 2)
     selection: str = "sample"
     rules: Rules = PAPER
-    popsize: int = 34  # lambda of the released run, so that 34 x 16 x 60 is its budget; 0: ceil(4 + 3 ln n)
-    episodes_per_candidate: int = 16  # m_CMA (paper section 3)
+    popsize: int = 136  # lambda; 0: the paper's ceil(4 + 3 ln n)
+    episodes_per_candidate: int = 4  # m_CMA: one of each family. 136 x 4 is the budget of the released 34 x 16
     generations: int = 60  # T (paper section 3)
     sigma0: float = 2.0
     svf_scale: float = 0.004  # standard deviation of an SVF coordinate relative to one of the head
@@ -36,7 +36,7 @@ class Preset:
 
 PRESETS = {
     "mini": Preset("mini"),
-    "quick": replace(Preset("mini"), name="quick", generations=3, episodes_per_candidate=8, validation_per_family=10),
+    "quick": replace(Preset("mini"), name="quick", popsize=34, generations=3, validation_per_family=10),
 }
 
 

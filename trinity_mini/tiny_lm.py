@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .files import UserError, write_atomically
 
 WORDS = (
-    "ACCEPT REVISE capital symbol <spare> currency calling rev rot swp inc dec hop num "
+    "ACCEPT REVISE capital symbol currency calling rev rot swp inc dec hop num "
     "<math> <code> <reason> <know> <infix> <postfix> <order> <shift> <forward> <backward> "
     "<asked> <planned> <answered> <rejected>"
 ).split()
