@@ -48,9 +48,9 @@ def verdict_text(working: str) -> str:
     Anything but a working that ends in A or R is no verdict: it is passed on `plain`, so that it reads as unclear.
     """
     if working.endswith("A"):
-        return f"ACCEPT {working[:-1]}"
+        return f"ACCEPT {working[:-1]}".rstrip()
     if working.endswith("R"):
-        return f"REVISE {working[:-1]}"
+        return f"REVISE {working[:-1]}".rstrip()
     return plain(working)
 
 
