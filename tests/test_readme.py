@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from trinity_mini.__main__ import parser
+from trinity_mini.__main__ import as_lines, parser
 from trinity_mini.evaluation import wide
 from trinity_mini.files import DATA, ROOT
 from trinity_mini.make_pool import show
@@ -30,7 +30,11 @@ def skill_table():
     return show(pd.read_csv(DATA / "tiny_pool" / "skills.csv"))
 
 
-TABLES = {"evaluation": evaluation_table, "skills": skill_table}
+def bench_lines():
+    return as_lines(json.loads((DATA / "runs" / "bench.json").read_text(encoding="utf-8")))
+
+
+TABLES = {"evaluation": evaluation_table, "skills": skill_table, "bench": bench_lines}
 
 
 def lines(text):

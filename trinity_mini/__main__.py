@@ -249,10 +249,16 @@ def bench(args: argparse.Namespace) -> list[Row]:
 
     module = import_module(f".bench_{args.what}", __package__)
     rows = getattr(module, f"bench_{args.what}")(quick=args.quick)
-    for r in rows:
-        se = "" if r["se"] is None else f" ± {r['se']:.3g}"
-        print(f"{r['name']:60} {r['value']:>12.4g}{se} {r['unit']} (n = {r['n']})")
+    print(as_lines(rows))
     return rows
+
+
+def as_lines(rows: Sequence[Row]) -> str:
+    """Measurements as text, a line each."""
+    errors = ["" if r["se"] is None else f" ± {r['se']:.3g}" for r in rows]
+    return "\n".join(
+        f"{r['name']:60} {r['value']:>12.4g}{e} {r['unit']} (n = {r['n']})" for r, e in zip(rows, errors, strict=True)
+    )
 
 
 def writable(path: Path) -> None:

@@ -202,15 +202,16 @@ class ThetaBatch:
         return out
 
     def _rebuilt(self, texts, svf, keys, owner, values) -> dict[int, dict[str, Tensor]]:
-        """W' of the candidates that have read enough tokens to repay it: index -> matrices."""
+        """W' of the candidates whose tokens, computed so far or about to be, repay it: index -> matrices."""
         read = np.bincount(owner, weights=[len(t) for t in texts], minlength=len(keys))
         dense = {0: {name: m.weight for name, m in self.adapted.items()}}
         if svf is not None and EMBEDDINGS in svf.slices:
             return dense
         for c, key in enumerate(keys[1:], start=1):
-            self.tokens[key] = self.tokens.get(key, 0) + int(read[c])
             room = len(self.dense) * self.dense_bytes < self.budget // 2
-            if key not in self.dense and room and self.tokens[key] >= self.break_even:
+            # Texts that grow hold most of what was computed before: the larger number is close to the sum.
+            enough = max(self.tokens.get(key, 0), read[c]) >= self.break_even
+            if key not in self.dense and room and enough:
                 self.dense[key] = {name: svf.product(name, values[name][c]).to(self.like) for name in self.adapted}
             if key in self.dense:
                 dense[c] = self.dense[key]
@@ -238,6 +239,8 @@ class ThetaBatch:
         new = slice(start, tree.size)
         counts = np.array([len(p) - old for p, old in zip(paths, olds, strict=True)])
         by_candidate = np.add.reduceat(counts, np.cumsum(n_rows) - n_rows)
+        for c, n in zip(present, by_candidate.tolist(), strict=True):
+            self.tokens[keys[c]] = self.tokens.get(keys[c], 0) + n
         step = self._step(paths, olds, candidates.deal(by_candidate, device))
         if embeds:
             ids = self._joined([texts[i] for i in rows], olds)
