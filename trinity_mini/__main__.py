@@ -1,4 +1,4 @@
-"""Commands: python -m trinity_mini make-pool | train | evaluate | ask | bench."""
+"""Commands: python -m trinity_mini make-pool | train | evaluate | ask | bench | student | grade."""
 
 from __future__ import annotations
 
@@ -87,6 +87,16 @@ def parser() -> argparse.ArgumentParser:
     c = add("bench", bench, "Print the ratios of this machine: svf, es or episodes.")
     c.add_argument("what", choices=["svf", "es", "episodes"])
     c.add_argument("--quick", action="store_true", help="a short form, for tests")
+
+    c = add("student", student, "Write notebooks/student/ from the lessons: without solutions and hidden tests.")
+    c.add_argument("--check", action="store_true", help="write nothing; exit code 2 if one is stale")
+
+    c = add("grade", grade, "Grade handed-in notebooks; writes grades.csv and a report of each (see grade.py).")
+    c.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="notebooks, or folders that hold them")
+    c.add_argument("--out", type=Path, default=Path("grades"), metavar="FOLDER", help="default grades/")
+    c.add_argument("--cell-time", type=positive, default=120, metavar="SECONDS", help="of one cell (default 120)")
+    c.add_argument("--time", type=positive, default=900, metavar="SECONDS", help="of one notebook (default 900)")
+    c.add_argument("--memory", type=whole(256, 10**7), default=4096, metavar="MIB", help="of a kernel (default 4096)")
     return p
 
 
@@ -259,6 +269,24 @@ def as_lines(rows: Sequence[Row]) -> str:
     return "\n".join(
         f"{r['name']:60} {r['value']:>12.4g}{e} {r['unit']} (n = {r['n']})" for r, e in zip(rows, errors, strict=True)
     )
+
+
+def student(args: argparse.Namespace) -> list[Row]:
+    from .student import make
+
+    return make(args.check)
+
+
+def grade(args: argparse.Namespace) -> list[Row]:
+    from .grade import Limits, grade_aloud
+
+    writable(args.out / "grades.csv")
+    graded = grade_aloud(args.paths, args.out, Limits(args.cell_time, args.time, args.memory))
+    return [
+        {"name": g.file, "family": r.grade_id, "value": r.points, "se": None, "n": r.most, "unit": "points"}
+        for g in graded
+        for r in g.rows
+    ]
 
 
 def writable(path: Path) -> None:
