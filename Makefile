@@ -10,7 +10,7 @@ unexport MPLBACKEND
 .PHONY: train test lab clean
 
 train: .venv/.installed
-	$(PY) -m trinity_mini train --preset mini
+	$(PY) -m trinity_mini train --preset mini --figures figures
 
 # One thread a process: two on a busy small machine are many times slower. Nothing asks the network.
 test: export OMP_NUM_THREADS = 1

@@ -94,13 +94,12 @@ def strict(text):
 
 
 def test_train_writes_a_run_three_figures_and_rows(world, capsys):
+    figures = {"learning_curve.png", "skills.png", "speakers.png"}
     assert called("train", "--seed", 3, "--per-family", 5, "--json", "new/rows.json") == 0
     run = world.folder / "runs" / "mini-3"
-    assert {p.name for p in run.iterdir()} == {
+    assert {p.name for p in run.iterdir()} == figures | {
         "config.json", "log.jsonl", "timing.jsonl", "checkpoint.pkl", "theta.safetensors"
     }  # fmt: skip
-    figures = {p.name for p in (world.folder / "figures").iterdir()}
-    assert figures == {"learning_curve.png", "skills.png", "speakers.png"}
     rows = strict((world.folder / "new" / "rows.json").read_text())
     assert [r["n"] for r in rows if r["unit"] == "reward"] == [24, 48]
     accuracies = {(r["name"], r["family"]): r for r in rows if r["unit"] == "accuracy"}
@@ -134,6 +133,8 @@ def test_evaluate_compares_checkpoints(world, capsys):
 
 def test_two_checkpoints_of_one_folder_are_two_lines(world, capsys):
     a, b = world.theta(world.folder / "a", "one.safetensors", 1), world.theta(world.folder / "a", "two.safetensors", 2)
+    world.theta(world.folder / "a", "theta.safetensors", 3)
+    assert called("evaluate", world.folder / "a", "--per-family", 4) == 0  # a run folder will do
     assert called("evaluate", a, b, a, "--per-family", 4, "--json", "rows.json") == 0
     rows = strict((world.folder / "rows.json").read_text())
     found = {r["name"]: r["n"] for r in rows if r["name"].startswith("trained") and r["family"] == "all"}
@@ -220,7 +221,7 @@ def refused(world, capsys, *args, code=2):
         (["train", "--out", "data"], "data exists and is not a run folder: choose another --out folder"),
         (["train", "--out", "data/tiny_pool/skills.csv"], "is not a run folder: choose another --out folder"),
         (["evaluate", "nowhere.safetensors"], "cannot read nowhere.safetensors .*: check the path, or train one"),
-        (["evaluate", "data"], "cannot read data .*check the path"),
+        (["evaluate", "data"], "cannot read data.theta.safetensors .*check the path"),
         (["evaluate", "data/tiny_pool/skills.csv"], "truncated or not a coordinator .*: restore it"),
         (["ask", "capital peru", "--checkpoint", "nowhere"], "cannot read nowhere"),
     ],

@@ -67,12 +67,12 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--seed", type=seed, default=1)
     c.add_argument("--out", type=Path, help="run folder (default runs/PRESET-SEED)")
     c.add_argument("--episodes", type=positive, help="budget in training episodes instead of the preset's generations")
-    c.add_argument("--figures", type=Path, default=ROOT / "figures", help="where figures are written")
+    c.add_argument("--figures", type=Path, help="where figures are written (default: the run folder)")
     c.add_argument("--per-family", type=positive, default=200, help="test questions of each family (default 200)")
     c.add_argument("--no-evaluate", action="store_true", help="train only")
 
     c = add("evaluate", evaluate, "Measure trained coordinators and all baselines on held-out questions.")
-    c.add_argument("checkpoints", nargs="*", type=Path, help="theta.safetensors files (default the shipped one)")
+    c.add_argument("checkpoints", nargs="*", type=Path, help="run folders or theta.safetensors files (default shipped)")
     c.add_argument("--preset", default="mini")
     c.add_argument("--family", action="append", metavar="NAME", help="only these families, also -hard ones")
     c.add_argument("--per-family", type=positive, default=200, help="test questions of each family (default 200)")
@@ -109,6 +109,7 @@ def make_pool(args: argparse.Namespace) -> list[Row]:
         writable(folder / "x")
     table = make(args.out, args.slm, args.state, args.agent, args.steps, args.seed)
     if not args.agent:
+        print("Last, the best fixed chains: some minutes.", flush=True)
         load_chains(EmbeddedPool(args.out))
     return [
         {"name": f"{r.agent} {r.role}", "family": r.family if r.kind == "all" else f"{r.family}/{r.kind}",
@@ -136,10 +137,12 @@ def train(args: argparse.Namespace) -> list[Row]:
     from .training import TrainingRun
 
     pool, coordinator, p = _world(args.preset)
-    if not args.no_evaluate:  # what would fail after the training fails before it
-        writable(args.figures / "x")
-        _asked(args.per_family, 11)
     folder = args.out or ROOT / "runs" / f"{args.preset}-{args.seed}"
+    figures = args.figures or folder
+    if not args.no_evaluate:  # what would fail after the training fails before it
+        if args.figures:
+            writable(figures / "x")
+        _asked(args.per_family, 11)
     training = TrainingRun(folder, coordinator, pool, p, args.seed)
     if args.episodes:
         per_generation = training.popsize * p.episodes_per_candidate
@@ -171,7 +174,7 @@ def train(args: argparse.Namespace) -> list[Row]:
     table, episodes = _measure(pool, coordinator, training.preset, [folder / "theta.safetensors"], args.per_family, 11)
     from . import plots
 
-    for path in plots.training_figures(args.figures, training.log, pool, episodes):
+    for path in plots.training_figures(figures, training.log, pool, episodes):
         print(f"wrote {path}")
     return rows + _rows(table)
 
@@ -216,7 +219,8 @@ def _measure(pool, coordinator, p, checkpoints: Sequence[Path], per_family: int,
 
 def evaluate(args: argparse.Namespace) -> list[Row]:
     pool, coordinator, p = _world(args.preset)
-    checkpoints = args.checkpoints or [DATA / "coordinator" / "theta.safetensors"]
+    given = args.checkpoints or [DATA / "coordinator"]
+    checkpoints = [path / "theta.safetensors" if path.is_dir() else path for path in given]
     table, _ = _measure(pool, coordinator, p, checkpoints, args.per_family, args.seed, args.family)
     return _rows(table)
 

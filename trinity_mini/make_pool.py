@@ -29,7 +29,9 @@ def make(
         train_agent(name, out, state, steps or STEPS[name], seed)
     pool = EmbeddedPool(out)
     if not agents:
+        print(f"The agents now hold {TEXTS:,} conversations for the SLM to read: some minutes.", flush=True)
         train_slm(pool, slm, state, steps or STEPS["slm"], TEXTS, seed)
+    print("The skill table: a minute or two.", flush=True)
     table = skill_table(pool)
     write_atomically(Path(out) / "skills.csv", table.round(4).to_csv(index=False).encode())
     print(show(table))
