@@ -1,6 +1,7 @@
 """Grading: what a class may hand in, in real kernels that loop, die and are flooded."""
 
 import csv
+import functools
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 from classroom import lessons, master, write
@@ -15,6 +17,7 @@ from classroom import lessons, master, write
 from trinity_mini import __main__ as cli
 from trinity_mini.files import ROOT, UserError
 from trinity_mini.grade import COLUMNS, Graded, Row, as_csv, found_files, grade_files, names_of, report, report_name
+from trinity_mini.grade_kernel import Guard
 from trinity_mini.grade_run import DIED, NOT_RUN, TIME, Kernel, Limits, Step, run
 from trinity_mini.student import masters, student_notebook
 
@@ -353,3 +356,15 @@ def test_what_is_written_is_plain():
     assert text.splitlines()[1].startswith("'=cmd") and "\x1b" not in text and len(text.splitlines()) == 2
     lines = report(g).splitlines()
     assert r"| 01-a | 0 of 1 | `a \| 'b' [0m =c` |" in lines and "- `'x' y`" in lines
+
+
+def test_a_library_that_wraps_its_own_function_is_put_back_without_a_note(monkeypatch):
+    """torch does so with torch.manual_seed when its compiler is imported."""
+    library = ModuleType("some_library")
+    library.f = before = lambda: 1
+    monkeypatch.setitem(sys.modules, "some_library", library)
+    guard = Guard(["some_library"])
+    library.f = functools.wraps(before)(lambda: 2)
+    assert guard.restored() == [] and library.f is before
+    library.f = lambda: 3
+    assert guard.restored() == ["some_library.f"] and library.f is before

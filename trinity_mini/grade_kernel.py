@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import json
 import os
 import sys
@@ -80,16 +81,20 @@ class Guard:
         space[RESULT] = json.dumps(found)
 
     def restored(self) -> list[str]:
-        """Put back what was overwritten in the modules; returns the names."""
+        """Put back what was overwritten in the modules; returns the names.
+
+        A wrapper of the same function is put back without a word: libraries do that to themselves on a late import.
+        """
         names = []
         for module_name, before in self.known.items():
             module = sys.modules.get(module_name)
             if module_name.startswith(CHECKERS) or not isinstance(module, ModuleType):
                 continue
             for name, value in before.items():
-                if vars(module).get(name) is not value:
+                if (now := vars(module).get(name)) is not value:
                     setattr(module, name, value)
-                    names.append(f"{module_name}.{name}")
+                    if not callable(now) or inspect.unwrap(now) is not value:
+                        names.append(f"{module_name}.{name}")
         return names
 
 
