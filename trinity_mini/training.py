@@ -69,7 +69,10 @@ def play_policy(
     coordinator: Coordinator, theta: np.ndarray, asked: Sequence[Question], pool: Pool, preset: Preset, seed: int
 ) -> list[Episode]:
     """One episode a question with one theta; the same seed gives the same draws."""
-    router = Router(coordinator, theta)
+    return _played(Router(coordinator, theta), asked, pool, preset, seed)
+
+
+def _played(router: Router, asked: Sequence[Question], pool: Pool, preset: Preset, seed: int) -> list[Episode]:
     turns = preset.rules.max_turns
     plays = [
         play(q, router.decide(0, uniforms(turns, seed, i)), pool, preset.rules) for i, q in enumerate(asked)
@@ -242,7 +245,9 @@ class TrainingRun:
 
     def validate(self, theta: np.ndarray) -> tuple[float, float] | tuple[None, None]:
         """Mean reward of one theta on the validation questions, and its standard error; None if all were lost."""
-        episodes = play_policy(self.coordinator, theta, self.validation, self.pool, self.preset, self.seed)
+        router = Router(self.coordinator, theta)
+        episodes = _played(router, self.validation, self.pool, self.preset, self.seed)
+        self.router_seconds += router.seconds
         mean, se, lost = mean_reward(episodes)
         return (mean, se) if lost < len(episodes) else (None, None)
 
