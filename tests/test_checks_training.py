@@ -243,8 +243,7 @@ def test_one_generation(wrong, says):
     ],
 )
 def test_generations_within(wrong, says):
-    found = {refused(c.check_generations_within, wrong) for _ in range(20)}  # several mistakes may give one number
-    assert any(says in message for message in found)
+    assert says in refused(c.check_generations_within, wrong)
 
 
 def separately(a, b):

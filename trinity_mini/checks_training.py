@@ -244,27 +244,35 @@ def check_generations_within(fn: Callable) -> None:
     """Exercise 7.4: generations_within(budget, lam, m, every, questions) -> whole number, against adding up."""
     rng = np.random.default_rng()
     for i in range(ROUNDS):
-        lam, m = int(rng.integers(4, 140)), int(rng.integers(1, 20))
-        every, asked = int(rng.integers(2, 8)), int(rng.integers(1, 300))
-        budget = int(rng.integers(0, 40 * lam * m)) if i else lam * m + asked - 1
-        wanted = _played(budget, lam, m, every, asked)
+        budget, lam, m, every, asked, wanted, mistakes = _plan(rng)
+        while i == 0 and len({wanted, *mistakes.values()}) <= len(mistakes):  # first a plan that tells them all apart
+            budget, lam, m, every, asked, wanted, mistakes = _plan(rng)
         found = called(fn, budget, lam, m, every, asked, what="generations_within")
         text = f"generations_within({budget}, {lam}, {m}, {every}, {asked})"
         if isinstance(found, float | np.floating):
             raise Wrong(f"{text} is {found:.6g}, which is no whole number. Hint: int, and // instead of /.")
-        mistakes = {
-            "validation plays episodes, too: they come out of the same budget.": budget // (lam * m),
-            "the last generation is validated as well, whatever `every` says.": _played(
-                budget, lam, m, every, asked, last=False
-            ),
-            "validation does not come after each generation, only after every `every`-th and the last.": budget
-            // (lam * m + asked),
-            "one too many: the last generation and its validation must fit as a whole.": wanted + 1,
-            "one too few: what fits exactly is within the budget.": wanted - 1,
-        }
         hint = recognised(found, mistakes, "T * lam * m + validations * questions must not exceed the budget.")
         same(found, wanted, text, hint)
     passed("generations_within", ROUNDS)
+
+
+def _plan(rng: np.random.Generator) -> tuple[int, int, int, int, int, int, dict[str, int]]:
+    """(budget, lam, m, every, questions, generations that fit, what typical mistakes give)."""
+    lam, m = int(rng.integers(4, 70)), int(rng.integers(1, 10))
+    every, asked = int(rng.integers(2, 8)), int(rng.integers(1, 300))
+    budget = int(rng.integers(0, 40 * lam * m))
+    wanted = _played(budget, lam, m, every, asked)
+    mistakes = {
+        "validation plays episodes, too: they come out of the same budget.": budget // (lam * m),
+        "the last generation is validated as well, whatever `every` says.": _played(
+            budget, lam, m, every, asked, last=False
+        ),
+        "validation does not come after each generation, only after every `every`-th and the last.": budget
+        // (lam * m + asked),
+        "one too many: the last generation and its validation must fit as a whole.": wanted + 1,
+        "one too few: what fits exactly is within the budget.": wanted - 1,
+    }
+    return budget, lam, m, every, asked, wanted, mistakes
 
 
 def _played(budget: int, lam: int, m: int, every: int, asked: int, last: bool = True) -> int:
