@@ -246,7 +246,8 @@ class Backbone:
         UserError if deltas are given for an architecture whose layers cannot be adapted.
         Source: paper section 2 (h(s)); the released run reads position -2.
         """
-        ids = [self.encode(prompt) for prompt in inputs]
+        texts = {p: self.encode(p) for p in {p for p in inputs if isinstance(p, str)}}  # candidates often share one
+        ids = [texts[p] if isinstance(p, str) else self.encode(p) for p in inputs]
         for i, row in enumerate(ids):
             if len(row) < 2:
                 raise ValueError(f"input {i} has {len(row)} token(s): position -2 needs at least 2.")

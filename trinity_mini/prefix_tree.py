@@ -16,6 +16,7 @@ from torch import Tensor
 
 Text = tuple[int, ...]  # token ids, all of them needed
 Path = np.ndarray  # the nodes of a text, first token first
+_NONE = np.empty(0, dtype=np.int64)
 
 
 class PrefixTree:
@@ -25,7 +26,8 @@ class PrefixTree:
     """
 
     def __init__(self, n_layers: int, d: int, kv: tuple[int, int], like: Tensor) -> None:
-        self.children: dict[tuple[int, int], int] = {}
+        self.children: dict[int, int] = {}
+        self.over: dict[int, np.ndarray] = {}
         self.size = 0
         self.keys = [like.new_empty(0, *kv) for _ in range(n_layers)]
         self.values = [like.new_empty(0, *kv) for _ in range(n_layers)]
@@ -38,7 +40,7 @@ class PrefixTree:
         for node, text in zip(roots, texts, strict=True):
             path, before = [], self.size
             for token in text:
-                key = (node, token)
+                key = node << 32 | token  # one number: a million tuples would keep the garbage collector busy
                 node = children.get(key)
                 if node is None:
                     node = children[key] = self.size
@@ -46,16 +48,38 @@ class PrefixTree:
                 path.append(node)
             paths.append(np.array(path))
             olds.append(len(path) - (self.size - before))
-        if self.size > len(self.x):
-            self.keys, self.values = map(self._larger, self.keys), map(self._larger, self.values)
-            self.keys, self.values = list(self.keys), list(self.values)
-            self.x = self._larger(self.x)
+        self._make_room()
+        return paths, olds
+
+    def insert_over(self, roots: Sequence[int], under: Iterable[Path], size: int) -> tuple[list[Path], list[int]]:
+        """As `insert`, for texts given by their nodes in another tree of that size: a node there names a prefix."""
+        paths, olds = [], []
+        for root, nodes in zip(roots, under, strict=True):
+            over = self.over.get(root, _NONE)
+            if len(over) < size:
+                over = self.over[root] = np.pad(over, (0, size * 3 // 2 - len(over)), constant_values=-1)
+            path = over[nodes]
+            old = int(np.searchsorted(path < 0, True))  # what is new comes last
+            if old < len(path):
+                path[old:] = np.arange(self.size, self.size + len(path) - old)
+                over[nodes[old:]] = path[old:]
+                self.size += len(path) - old
+            paths.append(path)
+            olds.append(old)
+        self._make_room()
         return paths, olds
 
     def clear(self) -> None:
         """Forget all prefixes; their room is kept for the next."""
         self.children.clear()
+        self.over.clear()
         self.size = 0
+
+    def _make_room(self) -> None:
+        if self.size > len(self.x):
+            self.keys = [self._larger(t) for t in self.keys]
+            self.values = [self._larger(t) for t in self.values]
+            self.x = self._larger(self.x)
 
     def _larger(self, t: Tensor) -> Tensor:
         new = t.new_empty(self.size * 3 // 2, *t.shape[1:])
@@ -83,7 +107,7 @@ def buckets(paths: Sequence[Path], starts: Sequence[int], like: Tensor) -> tuple
     firsts = np.cumsum(sizes) - sizes
     groups: dict[tuple[int, int], list[int]] = {}
     for i in np.flatnonzero(sizes).tolist():
-        groups.setdefault((-(-sizes[i] // 16), -(-lengths[i] // 32)), []).append(i)
+        groups.setdefault((-(-sizes[i] // 8), -(-lengths[i] // 32)), []).append(i)
     made, found, offset = [], np.empty(sizes.sum(), dtype=np.int64), 0
     for rows in groups.values():
         shape = len(rows), sizes[rows].max(), lengths[rows].max()

@@ -235,7 +235,10 @@ class ThetaBatch:
         under = None if embeds else self._lower(dict.fromkeys(texts[i] for i in rows))
         roots = [self.roots.setdefault(keys[c], -1 - len(self.roots)) for c in owner[rows]]
         start = tree.size
-        paths, olds = tree.insert(roots, [texts[i] for i in rows])
+        if embeds:
+            paths, olds = tree.insert(roots, [texts[i] for i in rows])
+        else:
+            paths, olds = tree.insert_over(roots, [under[texts[i]] for i in rows], self.lower.size)
         new = slice(start, tree.size)
         counts = np.array([len(p) - old for p, old in zip(paths, olds, strict=True)])
         by_candidate = np.add.reduceat(counts, np.cumsum(n_rows) - n_rows)

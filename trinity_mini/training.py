@@ -60,8 +60,8 @@ class Router:
         agents, roles, agent_p, role_p = self.coordinator.decide(inputs, self.thetas[rows], draws)
         self.seconds += time.process_time() - start
         return [
-            Decision(int(a), Role(int(r)), tuple(map(float, p)), tuple(map(float, q)))
-            for a, r, p, q in zip(agents, roles, agent_p, role_p, strict=True)
+            Decision(a, Role(r), tuple(p), tuple(q))
+            for a, r, p, q in zip(*(x.tolist() for x in (agents, roles, agent_p, role_p)), strict=True)
         ]
 
 
