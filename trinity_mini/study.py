@@ -1,0 +1,186 @@
+"""Long measurements as studies: many independent jobs, each resumed where it was stopped (lessons 08 to 10).
+
+A study is a list of jobs (plain JSON values, a seed among them) and a function that turns one into rows. A job's rows
+are kept under a hash of what it was, so the same command goes on after kill -9, on local processes or on a
+dask.distributed cluster, to the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from .files import DATA, UserError, write_atomically
+
+Job = dict[str, Any]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Study:
+    """name: also the name of its file in data/runs. jobs, quick: the full list, and the one for a smoke test.
+
+    run(job) -> rows, each a flat dict of JSON values.
+    """
+
+    name: str
+    what: str
+    jobs: Sequence[Job]
+    quick: Sequence[Job]
+    run: Callable[[Job], list[Row]]
+
+
+# name -> the module whose STUDIES holds it; imported when first asked for.
+MODULES = {
+    "separability": "separability_studies",
+}
+
+
+def study(name: str) -> Study:
+    """A study by name. Raises: UserError for an unknown one."""
+    if name not in MODULES:
+        raise UserError(f"unknown study {name!r}: choose from {', '.join(MODULES)} or all.")
+    return import_module(f".{MODULES[name]}", __package__).STUDIES[name]
+
+
+def job_key(name: str, job: Job) -> str:
+    """What a job's rows are kept under: 16 hexadecimal digits of its study and values."""
+    return hashlib.sha256(json.dumps([name, job], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def run_job(name: str, job: Job, folder: str) -> str:
+    """Run one job, here or in another process, and keep its rows in folder/KEY.json; returns the key."""
+    import torch
+
+    torch.set_num_threads(1)  # a process has one core
+    start, cpu = time.monotonic(), time.process_time()
+    rows = study(name).run(job)
+    took = {"wall": round(time.monotonic() - start, 2), "cpu": round(time.process_time() - cpu, 2)}
+    record = {"job": job, "rows": rows, "seconds": took, "machine": machine(), "commit": commit()}
+    key = job_key(name, job)
+    write_atomically(Path(folder) / f"{key}.json", json.dumps(record, allow_nan=False).encode())
+    return key
+
+
+def run_study(
+    s: Study, folder: Path, quick: bool = False, processes: int = 1, cluster: str | None = None
+) -> Iterator[tuple[int, int]]:
+    """Run the jobs that have no rows yet; yields (done, all) after each.
+
+    processes: how many on this machine; cluster: address of a dask.distributed scheduler instead.
+    Raises: UserError if a job failed; the others' rows are kept.
+    """
+    jobs = s.quick if quick else s.jobs
+    folder.mkdir(parents=True, exist_ok=True)
+    left = [job for job in jobs if not _kept(folder / f"{job_key(s.name, job)}.json")]
+    done = len(jobs) - len(left)
+    yield done, len(jobs)
+    if not left:
+        return
+    if cluster is None and processes == 1:
+        for job in left:
+            run_job(s.name, job, str(folder))
+            done += 1
+            yield done, len(jobs)
+        return
+    with _executor(processes, cluster) as (submit, completed):
+        futures = [submit(run_job, s.name, job, str(folder)) for job in left]
+        for future in completed(futures):
+            try:
+                future.result()
+            except Exception as e:
+                raise UserError(
+                    f"a job of the study {s.name} failed ({type(e).__name__}: {e}): mend it and start again."
+                ) from e
+            done += 1
+            yield done, len(jobs)
+
+
+def collect(s: Study, folder: Path, out: Path, quick: bool = False) -> Path:
+    """Write all rows as out/NAME.jsonl: a line that says how they were made, then a line a row, in the jobs' order."""
+    head: dict[str, Any] = {"study": s.name, "what": s.what, "cpu": 0.0, "machine": [], "commit": []}
+    lines = []
+    for job in s.quick if quick else s.jobs:
+        record = json.loads((folder / f"{job_key(s.name, job)}.json").read_text(encoding="utf-8"))
+        head["cpu"] = round(head["cpu"] + record["seconds"]["cpu"], 2)
+        for name in ("machine", "commit"):
+            head[name] = sorted({*head[name], record[name]})
+        lines += [json.dumps({**record["job"], **row}) for row in record["rows"]]
+    path = out / f"{s.name}.jsonl"
+    write_atomically(path, ("\n".join([json.dumps(head), *lines]) + "\n").encode())
+    return path
+
+
+def frame(name: str, folder: Path = DATA / "runs"):
+    """The recorded rows of a study as a data frame. Raises: UserError if they are missing or damaged."""
+    import pandas as pd
+
+    path = Path(folder) / f"{name}.jsonl"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return pd.DataFrame([json.loads(line) for line in lines[1:]])
+    except (OSError, ValueError) as e:
+        raise UserError(f"{path} cannot be read ({e}): run `python -m trinity_mini study {name}`.") from None
+
+
+def machine() -> str:
+    """This machine in a few words."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def commit() -> str:
+    """The checkout's commit, with a + if files differ from it; `unknown` outside one."""
+    here = Path(__file__).resolve().parent
+    try:
+        git = ["git", "-C", str(here)]
+        found = subprocess.run([*git, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip() + ("+" if changed.stdout.strip() else "")
+
+
+def _kept(path: Path) -> bool:
+    try:
+        return "rows" in json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+
+
+class _executor:
+    """`with _executor(...) as (submit, completed)`: local processes, or a dask cluster; what is left is cancelled."""
+
+    def __init__(self, processes: int, cluster: str | None) -> None:
+        self.processes, self.cluster = processes, cluster
+
+    def __enter__(self) -> tuple[Callable[..., Future], Callable]:
+        if self.cluster is None:
+            self.pool = ProcessPoolExecutor(self.processes, mp_context=get_context("spawn"))
+            return self.pool.submit, as_completed
+        try:
+            from distributed import Client
+            from distributed import as_completed as completed
+        except ImportError:
+            raise UserError("dask.distributed is not installed: pip install -e .[cluster]") from None
+        try:
+            self.pool = Client(self.cluster, timeout=10)
+        except OSError as e:
+            raise UserError(f"no dask scheduler at {self.cluster} ({e}): start one with `dask scheduler`.") from None
+        return (lambda *args: self.pool.submit(*args, pure=False)), completed
+
+    def __exit__(self, *_) -> None:
+        if self.cluster is None:
+            self.pool.shutdown(cancel_futures=True)
+        else:
+            self.pool.close()
