@@ -59,7 +59,7 @@ class PrefixTree:
             if len(over) < size:
                 over = self.over[root] = np.pad(over, (0, size * 3 // 2 - len(over)), constant_values=-1)
             path = over[nodes]
-            old = int(np.searchsorted(path < 0, True))  # what is new comes last
+            old = np.count_nonzero(path >= 0)  # what is new comes last
             if old < len(path):
                 path[old:] = np.arange(self.size, self.size + len(path) - old)
                 over[nodes[old:]] = path[old:]

@@ -179,8 +179,8 @@ class ThetaBatch:
         owner, values = np.zeros(len(texts), dtype=int), {}
         if svf is not None:
             firsts = [np.zeros(svf.n, dtype=np.float32)]
-            for i, row in enumerate(deltas):
-                key = row.tobytes() if row.any() else b""
+            for i, (row, moved) in enumerate(zip(deltas, deltas.any(axis=1).tolist(), strict=True)):
+                key = row.tobytes() if moved else b""
                 if key not in keys:
                     firsts.append(row)
                 owner[i] = keys.setdefault(key, len(keys))

@@ -90,8 +90,11 @@ def rotary(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tens
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
+    half = x.shape[-1] // 2
+    y = x * cos
+    y[..., :half] -= x[..., half:] * sin[..., :half]
+    y[..., half:] += x[..., :half] * sin[..., half:]
+    return y
 
 
 class Attention(nn.Module):
