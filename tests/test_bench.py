@@ -6,6 +6,7 @@ import pytest
 from world import PRESET, LetterPool, coordinator
 
 from trinity_mini import __main__ as cli
+from trinity_mini import commands
 
 KEYS = {"name", "family", "value", "se", "n", "unit"}
 
@@ -46,7 +47,7 @@ def tiny(tmp_path, monkeypatch):
         asked.append(name)
         return LetterPool(tmp_path), coordinator(3), PRESET
 
-    monkeypatch.setattr(cli, "_world", world)
+    monkeypatch.setattr(commands, "world", world)
     return asked
 
 

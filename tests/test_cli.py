@@ -15,7 +15,7 @@ import pytest
 from world import PRESET, LetterPool, coordinator
 
 from trinity_mini import __main__ as cli
-from trinity_mini import evaluation
+from trinity_mini import commands, evaluation
 from trinity_mini.files import DATA, ROOT, UserError
 from trinity_mini.presets import preset
 from trinity_mini.skills import skill_table
@@ -56,9 +56,10 @@ class World:
 @pytest.fixture
 def world(tmp_path, monkeypatch, skills):
     w = World(tmp_path, skills)
-    monkeypatch.setattr(cli, "_world", w)
-    monkeypatch.setattr(cli, "DATA", tmp_path / "data")
-    monkeypatch.setattr(cli, "ROOT", tmp_path)
+    monkeypatch.setattr(commands, "world", w)
+    for module in (cli, commands):
+        monkeypatch.setattr(module, "DATA", tmp_path / "data")
+        monkeypatch.setattr(module, "ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     chain = {"chain": [[0, 1], [1, 0]], "train": 0.5}
     found = {
@@ -397,7 +398,7 @@ def test_ctrl_c_during_a_training(tmp_path):
 
 @posix
 def test_a_reader_that_goes_away_and_a_full_disk(tmp_path):
-    pool, c, _ = cli._world("mini")
+    pool, c, _ = commands.world("mini")
     c.save(tmp_path / "zero", np.zeros(c.n), pool.identity)
     ask = ["ask", "capital peru", "--checkpoint", tmp_path / "zero"]
     with ended(process(*ask)) as p:
@@ -420,7 +421,7 @@ def test_the_shipped_theta_is_of_the_shipped_pool_and_beats_chance():
     from trinity_mini.tasks import question_set
     from trinity_mini.training import mean_reward, play_policy
 
-    pool, c, p = cli._world("mini")
+    pool, c, p = commands.world("mini")
     theta = c.load(DATA / "coordinator" / "theta.safetensors", pool.identity)
     asked = question_set("test", 40, 3)
     trained, _, lost = mean_reward(play_policy(c, theta, asked, pool, p, 0))

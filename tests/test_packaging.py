@@ -124,7 +124,7 @@ def test_python_range_is_the_same():
 def test_every_dependency_says_why():
     lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
     for line in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]:
-        (written,) = [text for text in lines if f'"{line}",' in text]
+        written, *_ = [text for text in lines if f'"{line}",' in text]
         assert re.search(r",\s+# \w", written), f"no reason beside {line}"
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from trinity_mini.__main__ import as_lines, parser
+from trinity_mini.__main__ import parser
+from trinity_mini.commands import as_lines
 from trinity_mini.evaluation import wide
 from trinity_mini.files import DATA, ROOT
 from trinity_mini.make_pool import show

@@ -13,10 +13,10 @@ def bench_episodes(quick: bool = False) -> list[dict[str, Any]]:
     """
     import numpy as np
 
-    from .__main__ import _world
+    from .commands import world
     from .training import TrainingRun
 
-    pool, coordinator, preset = _world("quick" if quick else "mini")
+    pool, coordinator, preset = world("quick" if quick else "mini")
     run = TrainingRun(".", coordinator, pool, preset, seed=1)  # nothing is written by evaluate()
     rng = np.random.default_rng(0)
     thetas = rng.standard_normal((run.popsize, coordinator.n)) * preset.sigma0 * coordinator.stds(1, preset.svf_scale)

@@ -15,7 +15,9 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,6 +27,7 @@ from .files import DATA, UserError, write_atomically
 
 Job = dict[str, Any]
 Row = dict[str, Any]
+PATIENCE = 10  # seconds to wait for a scheduler
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,7 @@ class Study:
 
 
 # name -> the module whose STUDIES holds it; imported when first asked for.
-MODULES = {
-    "separability": "separability_studies",
-}
+MODULES: dict[str, str] = {}
 
 
 def study(name: str) -> Study:
@@ -59,18 +60,16 @@ def job_key(name: str, job: Job) -> str:
     return hashlib.sha256(json.dumps([name, job], sort_keys=True).encode()).hexdigest()[:16]
 
 
-def run_job(name: str, job: Job, folder: str) -> str:
-    """Run one job, here or in another process, and keep its rows in folder/KEY.json; returns the key."""
+def run_job(name: str, run: Callable[[Job], list[Row]], job: Job, folder: str) -> None:
+    """Run one job, here or in another process, and keep its rows in folder/KEY.json."""
     import torch
 
     torch.set_num_threads(1)  # a process has one core
     start, cpu = time.monotonic(), time.process_time()
-    rows = study(name).run(job)
+    rows = run(job)
     took = {"wall": round(time.monotonic() - start, 2), "cpu": round(time.process_time() - cpu, 2)}
     record = {"job": job, "rows": rows, "seconds": took, "machine": machine(), "commit": commit()}
-    key = job_key(name, job)
-    write_atomically(Path(folder) / f"{key}.json", json.dumps(record, allow_nan=False).encode())
-    return key
+    write_atomically(Path(folder) / f"{job_key(name, job)}.json", json.dumps(record, allow_nan=False).encode())
 
 
 def run_study(
@@ -88,14 +87,8 @@ def run_study(
     yield done, len(jobs)
     if not left:
         return
-    if cluster is None and processes == 1:
-        for job in left:
-            run_job(s.name, job, str(folder))
-            done += 1
-            yield done, len(jobs)
-        return
     with _executor(processes, cluster) as (submit, completed):
-        futures = [submit(run_job, s.name, job, str(folder)) for job in left]
+        futures = (submit(run_job, s.name, s.run, job, str(folder)) for job in left)
         for future in completed(futures):
             try:
                 future.result()
@@ -153,34 +146,42 @@ def commit() -> str:
 
 def _kept(path: Path) -> bool:
     try:
-        return "rows" in json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
+    return isinstance(record, dict) and "rows" in record
 
 
-class _executor:
-    """`with _executor(...) as (submit, completed)`: local processes, or a dask cluster; what is left is cancelled."""
-
-    def __init__(self, processes: int, cluster: str | None) -> None:
-        self.processes, self.cluster = processes, cluster
-
-    def __enter__(self) -> tuple[Callable[..., Future], Callable]:
-        if self.cluster is None:
-            self.pool = ProcessPoolExecutor(self.processes, mp_context=get_context("spawn"))
-            return self.pool.submit, as_completed
+@contextmanager
+def _executor(processes: int, cluster: str | None) -> Iterator[tuple[Callable[..., Future], Callable]]:
+    """(submit, as_completed) of this process, of local processes or of a dask cluster; what is left is cancelled."""
+    if cluster is None and processes == 1:
+        yield _now, iter
+    elif cluster is None:
+        pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+        try:
+            yield pool.submit, lambda futures: as_completed(list(futures))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    else:
         try:
             from distributed import Client
             from distributed import as_completed as completed
         except ImportError:
             raise UserError("dask.distributed is not installed: pip install -e .[cluster]") from None
         try:
-            self.pool = Client(self.cluster, timeout=10)
-        except OSError as e:
-            raise UserError(f"no dask scheduler at {self.cluster} ({e}): start one with `dask scheduler`.") from None
-        return (lambda *args: self.pool.submit(*args, pure=False)), completed
+            client = Client(cluster, timeout=PATIENCE)
+        except (OSError, ValueError) as e:
+            raise UserError(f"no dask scheduler at {cluster} ({e}): start one with `dask scheduler`.") from None
+        with client:
+            yield partial(client.submit, pure=False), lambda futures: completed(list(futures))
 
-    def __exit__(self, *_) -> None:
-        if self.cluster is None:
-            self.pool.shutdown(cancel_futures=True)
-        else:
-            self.pool.close()
+
+def _now(function: Callable, *args: Any) -> Future:
+    """Run it at once."""
+    future: Future = Future()
+    try:
+        future.set_result(function(*args))
+    except Exception as e:
+        future.set_exception(e)
+    return future

@@ -1,0 +1,232 @@
+"""What the commands of `__main__` do; each returns rows of name, family, value, se, n, unit."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .files import DATA, ROOT, UserError
+
+Row = dict[str, Any]
+
+
+def make_pool(args: argparse.Namespace) -> list[Row]:
+    from .evaluation import load_chains
+    from .make_pool import make
+    from .pool import EmbeddedPool
+
+    for folder in (args.out, args.slm, args.state):
+        writable(folder / "x")
+    table = make(args.out, args.slm, args.state, args.agent, args.steps, args.seed)
+    if not args.agent:
+        print("Last, the best fixed chains: some minutes.", flush=True)
+        load_chains(EmbeddedPool(args.out))
+    return [
+        {"name": f"{r.agent} {r.role}", "family": r.family if r.kind == "all" else f"{r.family}/{r.kind}",
+         "value": r.value, "se": r.se, "n": r.n, "unit": "share right"}
+        for r in table.itertuples()
+    ]
+
+
+def world(preset_name: str):
+    """The embedded pool, a coordinator over it and the preset."""
+    from .backbone import Backbone
+    from .coordinator import Coordinator
+    from .pool import EmbeddedPool
+    from .presets import preset
+
+    p = preset(preset_name)
+    pool = EmbeddedPool()
+    backbone = Backbone.embedded(DATA / "coordinator")
+    return pool, Coordinator(backbone, len(pool.names), p.head, p.matrices, p.selection), p
+
+
+def train(args: argparse.Namespace) -> list[Row]:
+    from dataclasses import replace
+
+    from .training import TrainingRun
+
+    pool, coordinator, p = world(args.preset)
+    folder = args.out or ROOT / "runs" / f"{args.preset}-{args.seed}"
+    figures = args.figures or folder
+    if not args.no_evaluate:  # what would fail after the training fails before it
+        if args.figures:
+            writable(figures / "x")
+        _asked(args.per_family, 11)
+    training = TrainingRun(folder, coordinator, pool, p, args.seed)
+    if args.episodes:
+        per_generation = training.popsize * p.episodes_per_candidate
+        training.preset = replace(p, generations=max(1, round(args.episodes / per_generation)))
+        training.config["preset"] = training.preset.record()
+    total = training.preset.generations
+    print(
+        f"{folder}: {coordinator.n} parameters, {training.popsize} candidates x {p.episodes_per_candidate} episodes "
+        f"x {total} generations. Ctrl-C stops; the same command goes on."
+    )
+    for g in training:
+        recent = [t["wall"] for t in training.timing[-10:]]
+        left = sum(recent) / len(recent) * (total - g.generation)
+        check = "" if g.validation is None else f"  validation {g.validation:.3f} ± {g.validation_se:.3f}"
+        print(
+            f"generation {g.generation:3d}/{total}  reward {g.reward:.3f}  sigma {g.sigma:.3f}  "
+            f"episodes {g.episodes:6d}  lost {g.lost}  ETA {left / 60:4.1f} min{check}",
+            flush=True,
+        )
+    rows = [
+        {"name": "mean reward of the candidates", "family": f"generation {g.generation}", "value": g.reward,
+         "se": None, "n": g.episodes, "unit": "reward"}
+        for g in training.log
+    ]
+    wall, cpu, own = (sum(t[k] for t in training.timing) for k in ("wall", "cpu", "coordinator"))
+    print(f"{wall / 60:.1f} minutes, {cpu:.0f} CPU-seconds, {own / cpu:.0%} of them the coordinator's own work")
+    if args.no_evaluate:
+        return rows
+    table, episodes = _measure(pool, coordinator, training.preset, [folder / "theta.safetensors"], args.per_family, 11)
+    from . import plots
+
+    for path in plots.training_figures(figures, training.log, pool, episodes):
+        print(f"wrote {path}")
+    return rows + _rows(table)
+
+
+def _asked(per_family: int, seed: int, families: Sequence[str] | None = None):
+    """The held-out questions of a measurement."""
+    from .tasks import FAMILIES, question_set
+
+    known = list(dict.fromkeys(families or FAMILIES))
+    if "know" in known:  # the smallest family first: it says at once that there are fewer
+        question_set("test", per_family, seed, ["know"])
+    return question_set("test", per_family, seed, known)
+
+
+def _measure(pool, coordinator, p, checkpoints: Sequence[Path], per_family: int, seed: int, families=None):
+    """Baselines and checkpoints on the same held-out questions; prints the table."""
+    import numpy as np
+    import pandas as pd
+
+    from .evaluation import baselines, episode_records, summary, wide
+    from .tasks import FAMILIES
+    from .training import play_policy
+
+    families = families or FAMILIES
+    asked = _asked(per_family, seed, families)
+    thetas = {path: coordinator.load(path, pool.identity) for path in checkpoints}
+    folders = [path.resolve().parent.name for path in thetas]
+    names = [f"trained: {f}" for f in folders] if len({*folders}) == len(folders) else [f"trained: {f}" for f in thetas]
+    names = names if len(names) > 1 else ["trained coordinator"]
+    frames = [baselines(pool, asked)]
+    uniform = play_policy(coordinator, np.zeros(coordinator.n), asked, pool, p, seed)
+    frames.append(episode_records("random coordinator", uniform))
+    episodes: list = []
+    for name, theta in zip(names, thetas.values(), strict=True):
+        episodes = play_policy(coordinator, theta, asked, pool, p, seed)
+        frames.append(episode_records(name, episodes))
+    table = summary(pd.concat(frames, ignore_index=True))
+    print(f"Accuracy ± standard error on {per_family} held-out questions a family, question seed {seed}:")
+    print(wide(table))
+    return table, episodes
+
+
+def evaluate(args: argparse.Namespace) -> list[Row]:
+    pool, coordinator, p = world(args.preset)
+    given = args.checkpoints or [DATA / "coordinator"]
+    checkpoints = [path / "theta.safetensors" if path.is_dir() else path for path in given]
+    table, _ = _measure(pool, coordinator, p, checkpoints, args.per_family, args.seed, args.family)
+    return _rows(table)
+
+
+def _rows(table) -> list[Row]:
+    rows = [
+        {"name": r.name, "family": r.family, "value": r.value, "se": r.se, "n": r.n, "unit": "accuracy"}
+        for r in table.itertuples(index=False)
+    ]
+    for unit in ("turns", "calls"):
+        rows += [
+            {"name": r.name, "family": r.family, "value": getattr(r, unit), "se": None, "n": r.n, "unit": unit}
+            for r in table.itertuples(index=False)
+        ]
+    return rows
+
+
+def ask(args: argparse.Namespace) -> list[Row]:
+    from .analysis import told
+    from .tasks import recognise
+    from .training import play_policy
+
+    text = args.question.strip()
+    if not text:
+        raise UserError("the question is empty: give one in quotes, for example 'capital peru'.")
+    if len(text) > 120:
+        raise UserError(f"the question has {len(text)} characters: shorten it to 120, the models are tiny.")
+    if not text.isprintable():
+        raise UserError("the question holds a character that cannot be printed: type it on one line without it.")
+    pool, coordinator, p = world(args.preset)
+    theta = coordinator.load(args.checkpoint or DATA / "coordinator" / "theta.safetensors", pool.identity)
+    question = recognise(text)
+    [episode] = play_policy(coordinator, theta, [question], pool, p, args.seed)
+    print(told(episode, pool.names))
+    return [{"name": "answer", "family": question.family, "value": episode.answer, "se": None, "n": 1, "unit": "text"}]
+
+
+def bench(args: argparse.Namespace) -> list[Row]:
+    from importlib import import_module
+
+    module = import_module(f".bench_{args.what}", __package__)
+    rows = getattr(module, f"bench_{args.what}")(quick=args.quick)
+    print(as_lines(rows))
+    return rows
+
+
+def as_lines(rows: Sequence[Row]) -> str:
+    """Measurements as text, a line each."""
+    errors = ["" if r["se"] is None else f" ± {r['se']:.3g}" for r in rows]
+    return "\n".join(
+        f"{r['name']:60} {r['value']:>12.4g}{e} {r['unit']} (n = {r['n']})" for r, e in zip(rows, errors, strict=True)
+    )
+
+
+def student(args: argparse.Namespace) -> list[Row]:
+    from .student import make
+
+    return make(args.check)
+
+
+def grade(args: argparse.Namespace) -> list[Row]:
+    from .grade import Limits, grade_aloud
+
+    writable(args.out / "grades.csv")
+    graded = grade_aloud(args.paths, args.out, Limits(args.cell_time, args.time, args.memory))
+    return [
+        {"name": g.file, "family": r.grade_id, "value": r.points, "se": None, "n": r.most, "unit": "points"}
+        for g in graded
+        for r in g.rows
+    ]
+
+
+def study(args: argparse.Namespace) -> list[Row]:
+    from .study import MODULES, collect, run_study
+    from .study import study as find
+
+    names = list(MODULES) if args.name == "all" else [args.name]
+    studies = [find(name) for name in names]
+    out = args.out or (args.state / "quick" if args.quick else DATA / "runs")
+    writable(out / "x")
+    for s in studies:
+        folder = args.state / s.name
+        for done, n in run_study(s, folder, args.quick, args.processes, args.cluster):
+            print(f"{s.name}: {done} of {n} jobs", flush=True)
+        print(f"wrote {collect(s, folder, out, args.quick)}")
+    return [{"name": s.name, "family": "all", "value": len(s.quick if args.quick else s.jobs), "se": None,
+             "n": 1, "unit": "jobs"} for s in studies]  # fmt: skip
+
+
+def writable(path: Path) -> None:
+    """UserError if a file could not be written there; said before hours of work, and nothing is written for it."""
+    folder = path.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write {path}: give a file in a folder that can be written.")
