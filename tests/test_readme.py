@@ -55,6 +55,15 @@ def test_every_recorded_mark_has_a_block_and_a_test():
     assert set(marks) <= set(TABLES)
 
 
+def test_the_time_of_the_recorded_trainings_is_what_their_files_say():
+    runs = [pd.read_json(f, lines=True) for f in sorted((DATA / "runs").glob("mini-*/timing.jsonl"))]
+    assert len(runs) == 5
+    cpu, share = [t.cpu.sum() for t in runs], [100 * t.coordinator.sum() / t.cpu.sum() for t in runs]
+    text = " ".join(README.split())
+    assert f"took {min(cpu):.0f} to {max(cpu):.0f} CPU-seconds each, validation included" in text
+    assert f"was {min(share):.0f} to {max(share):.0f} % of them" in text
+
+
 COMMANDS = [
     re.sub(r"\b[A-Z]\b", "1", c.split("  ")[0].split("#")[0].strip())  # K stands for a number
     for text in [*CODE, *INLINE]

@@ -17,6 +17,7 @@ from trinity_mini.tasks import (
     SPLITS,
     TOPICS,
     Question,
+    _facts,
     draw,
     facts,
     grade,
@@ -271,3 +272,22 @@ def test_what_is_not_of_this_world_is_unknown_and_never_right(prompt):
     q = recognise(prompt)
     assert (q.family, q.prompt, q.answer) == ("unknown", prompt, "")
     assert not grade(q, "2r1") and not grade(q, None)
+
+
+DAMAGED = ["", "topic,key\na,b\n", "topic,key,value\ncapital,peru,lima\n", b"\xff\xfe\x99", None]
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_other_facts_are_refused(tmp_path, damage):
+    path = tmp_path / "facts.csv"
+    if damage is not None:
+        path.write_bytes(damage if isinstance(damage, bytes) else damage.encode())
+    with pytest.raises(UserError, match="facts.csv .* restore it from the repository"):
+        _facts(path)
+
+
+def test_line_ends_of_other_systems_do_not_matter(tmp_path):
+    text = (DATA / "tasks" / "facts.csv").read_text(encoding="utf-8")
+    path = tmp_path / "facts.csv"
+    path.write_bytes(text.replace("\n", "\r\n").encode())
+    assert len(_facts(path)) == 606

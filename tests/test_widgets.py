@@ -7,6 +7,9 @@ import re
 import shutil
 from dataclasses import replace
 
+import ipywidgets
+import numpy as np
+import PIL.Image
 import pytest
 from matplotlib import image
 from matplotlib.figure import Figure
@@ -330,3 +333,35 @@ def test_any_typed_question_gets_an_answer_or_a_reason():
         while not player.next.disabled:
             player.next.click()
         assert "nobody can grade it" in said(player) or "No Worker spoke" in said(player), typed
+
+
+def test_live_draws_again_when_a_control_moves():
+    drawn = []
+
+    def draw(u, name):
+        drawn.append((u, name))
+        figure = Figure(figsize=(2, 1))
+        figure.subplots().plot([0, u])
+        return figure
+
+    slider, choice = ipywidgets.FloatSlider(0.5, min=0, max=1), ipywidgets.Dropdown(options=["a", "b"])
+    box = widgets.live(draw, u=slider, name=choice)
+    assert box.children[:2] == (slider, choice) and drawn == [(0.5, "a")]
+    picture = box.children[2]
+    slider.value = 1.0
+    choice.value = "b"
+    assert drawn == [(0.5, "a"), (1.0, "a"), (1.0, "b")]
+    assert bytes(picture.value) == widgets.png(draw(1.0, "b"), dpi=80) and picture.format == "png"
+
+
+def test_256_colours_are_enough_for_a_figure():
+    figure = Figure(figsize=(4, 3))
+    axes = figure.subplots(1, 2)
+    axes[0].imshow(np.linspace(0, 1, 400).reshape(20, 20), cmap="viridis")
+    axes[1].plot([0, 1], [1, 0], color="#0072B2")
+    full = io.BytesIO()
+    figure.savefig(full, format="png", dpi=150)
+    small = widgets.png(figure)
+    wanted, found = (np.asarray(PIL.Image.open(b).convert("RGB"), float) for b in (full, io.BytesIO(small)))
+    assert wanted.shape == found.shape and abs(wanted - found).mean() < 1.5
+    assert len(small) < 0.7 * len(full.getvalue())

@@ -73,7 +73,31 @@ def passed(name: str, n: int) -> None:
     print(f"[OK] {name} agrees on {n} random input{'' if n == 1 else 's'}")
 
 
+def recognised(found: Any, mistakes: Mapping[str, Any], otherwise: str) -> str:
+    """The hint of a known mistake that gives just what was found (mistakes: hint -> value), or another one."""
+    for hint, wrong in mistakes.items():
+        if _alike(found, wrong) or _alike(_bare(found), _bare(wrong)):
+            return hint
+    return otherwise
+
+
 # ---- the parts ---------------------------------------------------------------------------------------
+
+
+def _alike(found: Any, wanted: Any) -> bool:
+    try:
+        same(found, wanted, "it", "")
+    except Wrong:
+        return False
+    return True
+
+
+def _bare(x: Any) -> Any:
+    """Numbers as an array of floats, whatever held them; anything else as it is."""
+    try:
+        return _array(x).astype(float)
+    except (TypeError, ValueError):
+        return x
 
 
 def _tensor(x: Any) -> bool:

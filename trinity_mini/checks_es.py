@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from .checks import Wrong, called, passed, same
+from .checks import Wrong, called, passed, recognised, same
 
 ROUNDS = 20
-
-
-def _recognised(found: Any, mistakes: Mapping[str, Any], otherwise: str) -> str:
-    """The hint of a known mistake that gives just what was found, or another one."""
-    if isinstance(found, np.ndarray | np.generic | float | int):
-        for hint, wrong in mistakes.items():
-            if np.shape(wrong) == np.shape(found) and np.allclose(found, wrong, rtol=1e-6, atol=1e-9):
-                return hint
-    return otherwise
 
 
 def check_recombine(fn: Callable) -> None:
@@ -49,7 +40,7 @@ def check_recombine(fn: Callable) -> None:
             ),
             "the weights run the wrong way: weights[0] belongs to the best child.": average(best[::-1]),
         }
-        hint = _recognised(found, mistakes, "sort by value, keep the first len(weights).")
+        hint = recognised(found, mistakes, "sort by value, keep the first len(weights).")
         same(found, wanted, "recombine(...)", hint)
     passed("recombine", ROUNDS)
 
@@ -82,7 +73,7 @@ def check_rank_mu(fn: Callable) -> None:
             "the old matrix fades: multiply it by 1 - c_mu.": c + c_mu * term,
             "this is the diagonal alone; here the whole matrix is wanted.": np.diag(np.diag(wanted)),
         }
-        hint = _recognised(found, mistakes, "the sum of w_i times the outer product of y_i.")
+        hint = recognised(found, mistakes, "the sum of w_i times the outer product of y_i.")
         same(found, wanted, "rank_mu(...)", hint)
     passed("rank_mu", ROUNDS)
 
@@ -113,7 +104,7 @@ def check_generations_until(fn: Callable) -> None:
             "at the end 1 - share is old; here it is `share`.": turned,
             "each generation replaces a share of what is LEFT: the old part shrinks by a factor.": straight,
         }
-        same(found, wanted, text, _recognised(found, mistakes, "solve (1 - rate)**g <= 1 - share for the smallest g."))
+        same(found, wanted, text, recognised(found, mistakes, "solve (1 - rate)**g <= 1 - share for the smallest g."))
     passed("generations_until", ROUNDS)
 
 
@@ -138,7 +129,7 @@ def check_best_looks(fn: Callable) -> None:
             - (1 - below[1] ** lam) / m,
             "a sum of P(max <= k) counts failures: the expected maximum is the sum of 1 - F(k)**lam.": 1 - wanted,
         }
-        hint = _recognised(found, mistakes, "P(max <= k) is F(k)**lam; F is the distribution function of one.")
+        hint = recognised(found, mistakes, "P(max <= k) is F(k)**lam; F is the distribution function of one.")
         if called(fn, p, lam, m, what="best_looks") != found:
             raise Wrong(f"{text} differs from call to call. Hint: compute the chances, do not simulate.")
         same(found, wanted, text, hint, tol=1e-7)
@@ -168,7 +159,7 @@ def check_fitness_of(fn: Callable) -> None:
         }
         plain = isinstance(found, list) and all(isinstance(v, float | int) for v in found)
         hint = "the mean of the rewards that are not None."
-        same(found, wanted, "fitness_of(...)", _recognised(np.array(found), mistakes, hint) if plain else hint)
+        same(found, wanted, "fitness_of(...)", recognised(np.array(found), mistakes, hint) if plain else hint)
     for i in rng.permutation(5).tolist():
         episodes = [[1.0, None], [0.0, 0.0], [None, 0.0], [1.0, 1.0], [None, 1.0]]
         episodes[i] = [None, None]

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from .checks import Wrong, called, passed, same
+from .checks import Wrong, called, passed, recognised, same
 
 ROUNDS = 20
-
-
-def recognised(found: Any, mistakes: Mapping[str, Any], otherwise: str) -> str:
-    """The hint of a known mistake that gives just what was found, or another one."""
-    for hint, wrong in mistakes.items():
-        try:
-            same(found, wrong, "it", "")
-        except Wrong:
-            continue
-        return hint
-    return otherwise
 
 
 def check_accuracy(fn: Callable) -> None:

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from .checks import Wrong, called, passed, same
+from .checks import Wrong, called, passed, recognised, same
 
 ROUNDS = 20
 FAMILIES, ENOUGH = 4, 400  # lists of a draw; draws behind a statement about chance
 UNLIKELY = 1e-7  # a right answer fails a test of chance so rarely
-
-
-def recognised(found: Any, mistakes: Mapping[str, Any], otherwise: str) -> str:
-    """The hint of a known mistake that gives just what was found, or another one."""
-    try:
-        numbers = np.asarray(found, dtype=float)
-    except (TypeError, ValueError):
-        return otherwise
-    for hint, wrong in mistakes.items():
-        w = np.asarray(wrong, dtype=float)
-        if w.shape == numbers.shape and np.allclose(numbers, w, atol=1e-9, equal_nan=True):
-            return hint
-    return otherwise
 
 
 def check_mean_and_error(fn: Callable) -> None:

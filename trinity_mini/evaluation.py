@@ -88,7 +88,7 @@ def load_chains(pool: EmbeddedPool) -> dict:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             current = found["pool"] == pool.identity
-        except (ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError):
             raise UserError(f"{path} is damaged: delete it, it is then made again.") from None
         if current:
             return found

@@ -19,6 +19,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -35,6 +36,7 @@ KINDS = {
 }
 SPLITS = {"train": range(0, 10), "validation": range(10, 12), "test": range(12, 20)}  # twentieths of hash space
 LETTERS = "abcdefgh"
+FACTS = "32adf4ec324abad0"  # of the rows of data/tasks/facts.csv: first digits of their SHA-256
 ENTITIES = "bcdghjklmnpqrstvwxz"
 
 
@@ -131,10 +133,21 @@ def _reason_question(kind: str, pairs: Sequence[str], chain: Sequence[str]) -> Q
 
 @functools.cache
 def facts(topic: str) -> tuple[Question, ...]:
-    """All questions of one topic, from data/tasks/facts.csv."""
-    with open(DATA / "tasks" / "facts.csv", encoding="utf-8", newline="") as f:
-        rows = [r for r in csv.DictReader(f) if r["topic"] == topic]
-    return tuple(Question("know", topic, f"{topic} {r['key']}", r["value"], topic) for r in rows)
+    """All questions of one topic. Raises: UserError if the file of facts is not the one the agents learned."""
+    rows = _facts(DATA / "tasks" / "facts.csv")
+    return tuple(Question("know", topic, f"{topic} {key}", value, topic) for t, key, value in rows if t == topic)
+
+
+def _facts(path: Path) -> list[tuple[str, str, str]]:
+    """(topic, key, value) of each line of data/tasks/facts.csv."""
+    try:
+        with open(path, encoding="utf-8", newline="") as f:
+            rows = [(r["topic"], r["key"], r["value"]) for r in csv.DictReader(f)]
+    except (OSError, ValueError, KeyError) as e:
+        raise UserError(f"{path} cannot be read ({type(e).__name__}): restore it from the repository.") from None
+    if hashlib.sha256(repr(rows).encode()).hexdigest()[:16] != FACTS:
+        raise UserError(f"{path} is not the file that the agents learned: restore it from the repository.")
+    return rows
 
 
 _GENERATORS = {"math": (_math, 2), "code": (_code, 2), "reason": (_reason, 3)}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import ipywidgets
+import PIL.Image
 from IPython.display import Image, display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -31,10 +32,27 @@ WIDEST, SMALLEST = 9.6, 8.0  # inches and points: what is read without scrolling
 
 
 def png(figure: Figure, dpi: int = 150) -> bytes:
-    """A figure as PNG bytes, whatever backend is active."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    """A figure as PNG bytes, whatever backend is active; in 256 colours, a third of the size for the same picture."""
+    drawn, buffer = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=dpi)
+    image = PIL.Image.open(drawn).convert("RGB")
+    image.quantize(256, method=PIL.Image.Quantize.MAXCOVERAGE, dither=PIL.Image.Dither.NONE).save(
+        buffer, format="png", optimize=True, dpi=(dpi, dpi)
+    )
     return buffer.getvalue()
+
+
+def live(draw: Callable[..., Figure], **controls: ipywidgets.ValueWidget) -> ipywidgets.VBox:
+    """Controls above the figure that draw(name=value, ...) makes of their values, drawn again at each change."""
+    picture = ipywidgets.Image(format="png", layout={"max_width": "100%"})
+
+    def update(change: dict | None = None) -> None:
+        picture.value = png(draw(**{name: control.value for name, control in controls.items()}), dpi=80)
+
+    for control in controls.values():
+        control.observe(update, "value")
+    update()
+    return ipywidgets.VBox([*controls.values(), picture])
 
 
 def show(figure: Figure, alt: str) -> None:
