@@ -1,8 +1,11 @@
 """An episode in words, and many as a data frame."""
 
+import numpy as np
+import pandas as pd
 import pytest
+from scipy.stats import entropy
 
-from trinity_mini.analysis import told, turns_frame
+from trinity_mini.analysis import specialisation, told, transitions, turns_frame, walked_frame
 from trinity_mini.episode import Decision, Episode, Turn
 from trinity_mini.pool import Reply
 from trinity_mini.roles import Role
@@ -67,4 +70,62 @@ def test_turns_frame_is_a_row_a_turn():
         ["know", "capital", 1, "ada", "Worker"],
     ]
     assert frame["reward"].isna().tolist() == [False, False, True]
-    assert list(turns_frame([], NAMES).columns) == ["family", "kind", "turn", "agent", "role", "reward"]
+    assert list(turns_frame([], NAMES).columns) == ["episode", "family", "kind", "turn", "agent", "role", "reward"]
+
+
+def world_of(families, agents, roles):
+    """A frame of episodes (family, agents, roles), rewards all 1."""
+    asked = [Question(f, "k", f"{f} {i}", "1", "") for i, f in enumerate(families)]
+    return walked_frame(asked, np.array(agents), np.array(roles), np.ones(len(asked)), NAMES)
+
+
+def test_walks_and_episodes_give_the_same_frame():
+    episodes = [
+        Episode(QUESTION, (turn(1, Role.THINKER, "x"), turn(0, Role.WORKER, "2r1")), "2r1", False, 1.0),
+        Episode(recognise("capital peru"), (turn(0, Role.WORKER, "3"),), "3", False, 0.0),
+    ]
+    agents, roles = np.array([[1, 0], [0, -1]]), np.array([[Role.THINKER, Role.WORKER], [Role.WORKER, -1]])
+    found = walked_frame([e.question for e in episodes], agents, roles, np.array([1.0, 0.0]), NAMES)
+    pd.testing.assert_frame_equal(found, turns_frame(episodes, NAMES))
+
+
+def test_transitions_by_counting():
+    frame = world_of("ab", [[0, 1, -1], [0, 0, 1]], [[0, 1, -1], [0, 0, 1]])
+    w, t = Role(0).label, Role(1).label
+    found = transitions(frame.sample(frac=1, random_state=1))
+    wanted = {
+        ("start", f"ada {w}"): 1.0, (f"ada {w}", f"ada {w}"): 1 / 3, (f"ada {w}", f"bo {t}"): 2 / 3,
+        (f"bo {t}", "end"): 1.0,
+    }  # fmt: skip
+    assert {k: v for k, v in found.stack().items() if v} == pytest.approx(wanted)
+    assert np.allclose(found.sum(axis=1), 1)
+
+
+def test_specialisation_is_the_mutual_information_of_scipy():
+    rng = np.random.default_rng(0)
+    families = rng.choice(list("abcd"), 300)
+    agents = np.where(rng.random(300) < 0.7, np.isin(families, ["a", "b"]), rng.integers(2, size=300))[:, None]
+    roles = rng.integers(2, size=(300, 1))
+    frame = world_of(families, agents, roles)
+    joint = pd.crosstab(frame.family, frame.agent + frame.role).to_numpy()
+    wanted = entropy(joint.sum(1), base=2) + entropy(joint.sum(0), base=2) - entropy(joint.ravel(), base=2)
+    found = specialisation(frame, 200, 1)
+    assert found["bits"] == pytest.approx(wanted) and found["most"] == pytest.approx(entropy(joint.sum(1), base=2))
+    assert found["low"] < found["bits"] < found["high"] and found["chance"] < found["low"]
+    assert found == specialisation(frame, 200, 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_specialisation_only_chance_is_left(seed):
+    rng = np.random.default_rng(seed)
+    families = rng.choice(list("abcd"), 400)
+    frame = world_of(families, rng.integers(2, size=(400, 3)), rng.integers(3, size=(400, 3)))
+    found = specialisation(frame, 100, seed)
+    assert found["bits"] == pytest.approx(found["chance"], abs=0.01) and found["chance"] > 0
+
+
+def test_perfect_specialists_tell_the_family():
+    families = list("ab") * 50
+    frame = world_of(families, [[int(f == "b")] for f in families], [[0]] * 100)
+    found = specialisation(frame, 50, 1)
+    assert found["bits"] == pytest.approx(found["most"]) == pytest.approx(1.0)
