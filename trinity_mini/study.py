@@ -45,7 +45,15 @@ class Study:
 
 
 # name -> the module whose STUDIES holds it; imported when first asked for.
-MODULES: dict[str, str] = {}
+MODULES: dict[str, str] = {
+    "separability-calibration": "separability_studies",
+    "separability-noise": "separability_studies",
+    "separability-head": "separability_studies",
+    "separability-svf": "separability_studies",
+    "separability-diagonal": "separability_studies",
+    "ablations": "ablation_studies",
+    "emergence": "ablation_studies",
+}
 
 
 def study(name: str) -> Study:

@@ -1,0 +1,354 @@
+"""Recorded measurements of lesson 08: is the estimator right, what does noise cost, how separable is J."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from .backbone import Backbone
+from .coordinator import read_checkpoint
+from .curvature import MovingStates, block_products, definition1, frobenius, head_reward, hessian, leading_states
+from .episode_tree import EpisodeTree
+from .files import DATA
+from .pool import EmbeddedPool
+from .presets import preset
+from .separability import (
+    COMMON,
+    DRAWS,
+    INDEPENDENT,
+    NONE,
+    Array,
+    coupling,
+    interval,
+    resampling,
+    sign_flips,
+    summary,
+)
+from .study import Job, Row, Study
+from .tasks import FAMILIES, questions
+from .tree_objectives import Expected, Sampled, train_head
+
+TURNS = 3  # of the trees: all conversations of a question are about 120, and a trained head is right within three
+RANK = 16  # leading directions of the states; they hold about 98 % of the mean square
+OUT = 8
+
+
+@cache
+def _world() -> tuple[Backbone, EmbeddedPool]:
+    return Backbone.embedded(), EmbeddedPool()
+
+
+@cache
+def _tree(per_family: int, split: str) -> EpisodeTree:
+    return EpisodeTree(*_world(), [q for p in _pools(per_family, split) for q in p], TURNS).grow_all()
+
+
+def _pools(per_family: int, split: str = "train"):
+    return [questions(f, split, per_family, 0) for f in FAMILIES]
+
+
+def partitions(rank: int, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
+    """Ways to cut the head's coordinates, output r and direction k at r * rank + k, into blocks.
+
+    Each with a control of as many random blocks of the same sizes.
+    """
+    index = np.arange(OUT * rank).reshape(OUT, rank)
+    names = [*(f"agent {a}" for a in range(OUT - 3)), "worker", "thinker", "verifier"]
+    cut = {
+        "agents, roles": {"agents": index[:-3].ravel(), "roles": index[-3:].ravel()},
+        "states": {f"states {i + 1}": c.ravel() for i, c in enumerate(np.array_split(index, 4, axis=1))},
+        "rows": {name: index[r] for r, name in enumerate(names)},
+    }
+    rng = np.random.default_rng(seed)
+    for name, blocks in list(cut.items()):
+        parts = np.split(rng.permutation(OUT * rank), np.cumsum([len(b) for b in blocks.values()])[:-1])
+        cut[f"random, like {name}"] = {f"random {i + 1}": p for i, p in enumerate(parts)}
+    return cut
+
+
+# ---- (a) calibration ---------------------------------------------------------------------------------------------
+
+DIMENSION, CUT = 20, 8
+BLOCKS = {"p": np.arange(CUT), "q": np.arange(CUT, DIMENSION)}
+
+
+def _with_coupling(a: Array, eps: float) -> Array:
+    """The symmetric matrix a, its inter-block part scaled so that eps_pq = eps."""
+    h = a.copy()
+    f = frobenius(h, BLOCKS)
+    factor = eps * np.sqrt(np.sqrt(f[0, 0] * f[1, 1]) / f[0, 1])
+    h[:CUT, CUT:] *= factor
+    h[CUT:, :CUT] *= factor
+    return h
+
+
+def _symmetric(rng: np.random.Generator) -> Array:
+    a = rng.standard_normal((DIMENSION, DIMENSION))
+    return a + a.T
+
+
+def _rank_one(rng: np.random.Generator) -> Array:
+    v = rng.standard_normal(DIMENSION)
+    return np.outer(v, v)
+
+
+def _rotated(rng: np.random.Generator) -> Array:
+    q = np.linalg.qr(rng.standard_normal((DIMENSION, DIMENSION)))[0]
+    return q * np.logspace(0, 2, DIMENSION) @ q.T
+
+
+# name -> Hessian, standard deviation of a value's noise (None: an episode's, right or wrong), kind of noise
+FUNCTIONS: dict[str, tuple[Callable[[np.random.Generator], Array], float | None, str]] = {
+    "separable": (lambda rng: _with_coupling(_symmetric(rng), 0.0), 0.02, INDEPENDENT),
+    "block, weak": (lambda rng: _with_coupling(_symmetric(rng), 0.1), 0.0, NONE),
+    "block": (lambda rng: _with_coupling(_symmetric(rng), 0.3), 0.02, INDEPENDENT),
+    "rank one": (lambda rng: _with_coupling(_rank_one(rng), 0.5), 0.0, NONE),
+    "rank one, noisy": (lambda rng: _with_coupling(_rank_one(rng), 0.5), 0.02, INDEPENDENT),
+    "rotated": (_rotated, 0.02, INDEPENDENT),
+    "right or wrong": (lambda rng: _with_coupling(_symmetric(rng), 0.4), None, COMMON),
+    "right or wrong, separable": (lambda rng: _with_coupling(_symmetric(rng), 0.0), None, COMMON),
+}
+EPISODES = 64  # of a right-or-wrong value
+
+
+def _function(name: str, seed: int) -> tuple[Callable, float]:
+    """(objective, eps_pq) of a test function whose Hessian has a Frobenius norm of 1; step h = 0.5."""
+    make, sd, _ = FUNCTIONS[name]
+    rng = np.random.default_rng([seed, 1])
+    h = make(rng)
+    h /= np.linalg.norm(h)
+    f = frobenius(h, BLOCKS)
+    slope = rng.standard_normal(DIMENSION) / 20
+
+    def objective(x: Array, seeds: np.ndarray) -> Array:
+        value = 0.5 + x @ slope + np.einsum("bi,ij,bj->b", x, h, x) / 2
+        if sd is not None:
+            return value + sd * rng.standard_normal(len(x)) if sd else value
+        unique, index = np.unique(seeds[:, 1], return_inverse=True)
+        u = np.stack([np.random.default_rng(s).random(EPISODES) for s in unique])[index]
+        return (u < value[:, None]).mean(1)
+
+    return objective, float(np.sqrt(f[0, 1] / np.sqrt(f[0, 0] * f[1, 1])))
+
+
+def trial(name: str, directions: int, seed: int) -> dict[str, Any]:
+    """One measurement of a test function: eps, estimate, interval, whether it covers, p of sign flips and t-test."""
+    from scipy.stats import ttest_1samp
+
+    objective, eps = _function(name, seed)
+    c = coupling(objective, np.zeros(DIMENSION), BLOCKS, 0.5, directions, seed, FUNCTIONS[name][2])
+    x = c.products()[:, [1, 0, 2]]
+    low, high = interval(x, resampling(directions, 1000, seed))
+    covered = low - 1e-12 <= eps <= high + 1e-12
+    t = ttest_1samp(x[:, 0], 0, alternative="greater").pvalue if x[:, 0].any() else 1.0
+    return {"true": eps, "low": low, "high": high, "covered": covered, "p": sign_flips(x[:, 0], seed, 999), "t": t}
+
+
+def _calibrate(job: Job) -> list[Row]:
+    found = [trial(job["function"], job["directions"], k) for k in range(job["trials"])]
+    row: Row = {"true": float(np.mean([r["true"] for r in found]))}
+    width = np.array([r["high"] - r["low"] for r in found])
+    for name, hit in (
+        ("coverage", [r["covered"] for r in found]),
+        ("rejected", [r["p"] <= 0.05 for r in found]),
+        ("rejected by t", [r["t"] <= 0.05 for r in found]),
+        ("unbounded", ~np.isfinite(width)),
+    ):
+        share = float(np.mean(hit))
+        row |= {name: share, f"{name} se": float(np.sqrt(share * (1 - share) / len(found)))}
+    return [row | {"width": float(np.median(width[np.isfinite(width)]))}]
+
+
+# ---- (b) noise levels and step size ------------------------------------------------------------------------------
+
+
+def _trained(run: int) -> tuple[Array, int]:
+    """Theta of a recorded run, and how many of its numbers are SVF deltas."""
+    return read_checkpoint(DATA / "runs" / f"mini-{run}" / "theta.safetensors")[0], _world()[0].svf().n
+
+
+def _noise(job: Job) -> list[Row]:
+    """Standard deviation of D for fixed directions, by kind of noise; and what eps each step size reads."""
+    tree = _tree(job["per_family"], "train")
+    theta, n_svf = _trained(job["run"])
+    w = job["scale"] * theta[n_svf:]
+    basis, share = leading_states(tree.features[: tree.size], RANK, OUT)
+    blocks = {name: basis[:, index] for name, index in partitions(RANK)["agents, roles"].items()}
+    f = frobenius(hessian(head_reward(tree), w, basis), partitions(RANK)["agents, roles"])
+    truth = f[0, 1] / len(blocks["agents"].T) / len(blocks["roles"].T)  # mean square of D
+    rows: list[Row] = []
+    for h in job["steps"]:
+        row = next(r for r in summary(coupling(Expected(tree), w, blocks, h, job["directions"], 1, NONE), 2)
+                   if r["block"] != r["other"])
+        rows.append({"kind": "step", "h": h, "share": share, "exact": _eps(f), "root F exact": f[0, 1] ** 0.5, **row})
+        for level, objective, noise in (
+            ("independent", Sampled(tree, job["episodes"]), INDEPENDENT),
+            ("same questions", Sampled(tree, job["episodes"]), DRAWS),
+            ("common random numbers", Sampled(tree, job["episodes"]), COMMON),
+            ("expected, questions independent", Expected(tree, job["episodes"]), INDEPENDENT),
+            ("expected, questions common", Expected(tree, job["episodes"]), COMMON),
+        ):
+            c = coupling(objective, w, blocks, h, job["noisy"], 3, noise)
+            k = c.pairs.index((0, 1))
+            square = (c.first[:, k] - c.second[:, k]) ** 2 / 2  # of each direction: the noise's variance, no signal
+            rows.append({
+                "kind": "noise", "level": level, "h": h, "sd": float(square.mean() ** 0.5),
+                "sd se": float(square.std(ddof=1) / len(square) ** 0.5 / 2 / max(square.mean(), 1e-300) ** 0.5),
+                "signal": float(truth**0.5), "points": 4,
+            })
+    return rows
+
+
+def _eps(f: Array) -> float | None:
+    """eps of two blocks; None without a scale."""
+    scale = np.sqrt(f[0, 0] * f[1, 1])
+    return float(np.sqrt(f[0, 1] / scale)) if scale > 0 else None
+
+
+# ---- (c) coupling over training ----------------------------------------------------------------------------------
+
+
+def _exact_rows(f: Array, names: list[str]) -> list[Row]:
+    """A row a pair of blocks, from squared norms without noise (K, K)."""
+    scale = np.sqrt(np.outer(f.diagonal(), f.diagonal()))
+    return [
+        {
+            "kind": "coupling", "block": names[p], "other": names[q], "F": float(f[p, q]),
+            "eps": float(np.sqrt(f[p, q] / scale[p, q])) if scale[p, q] > 0 else None,
+        }
+        for p in range(len(names))
+        for q in range(p, len(names))
+    ]
+
+
+def _head(job: Job) -> list[Row]:
+    """A head trained on a tree, and its coupling on the way: exactly, and by episodes for agents against roles."""
+    tree = _tree(job["per_family"], "train")
+    kept: dict[int, Array] = {}
+
+    def after(generation: int, strategy) -> None:
+        if generation in job["generations"]:
+            kept[generation] = np.array(strategy.result.xfavorite)
+
+    settings = replace(preset("mini"), generations=max(job["generations"]))
+    train_head(tree, _pools(job["per_family"]), settings, job["seed"], after=after)
+    basis, share = leading_states(tree.features[: tree.size], RANK, OUT)
+    reward, rows = head_reward(tree), []
+    for generation, w in kept.items():
+        at = {"generation": generation, "J": float(reward(torch.from_numpy(w))), "norm": float(np.linalg.norm(w))}
+        hess = hessian(reward, w, basis)
+        for name, blocks in partitions(RANK).items():
+            about = {"partition": name, "source": "exact", "share": share, **at}
+            rows += [{**about, **row} for row in _exact_rows(frobenius(hess, blocks), list(blocks))]
+            rows.append({**about, "kind": "definition 1", **definition1(-hess, blocks)})
+        cut = partitions(RANK)["agents, roles"]
+        c = coupling(Sampled(tree, job["episodes"]), w, {n: basis[:, i] for n, i in cut.items()}, job["h"],
+                     job["directions"], job["seed"])
+        about = {"partition": "agents, roles", "source": "episodes", "h": job["h"],
+                 "episodes": c.evaluations * job["episodes"], **at}
+        rows += [{**about, "kind": "coupling", **row} for row in summary(c, job["seed"])]
+    return rows
+
+
+def _svf(job: Job) -> list[Row]:
+    """A recorded run's theta times `scale`: the SVF matrices and the head, by Hessian-vector products.
+
+    On trees of two turns: the states of all conversations must be computed with a graph for two derivatives.
+    """
+    backbone, pool = _world()
+    theta, n_svf = _trained(job["run"])
+    theta = job["scale"] * theta
+    rewards = []
+    for q in (q for p in _pools(job["per_family"]) for q in p):
+        rewards.append(MovingStates(backbone, EpisodeTree(backbone, pool, [q], max_turns=2).grow_all()).reward)
+    blocks = {name.split(".")[-2].removesuffix("_proj"): np.arange(s.start, s.stop)
+              for name, s in backbone.svf().slices.items()}
+    blocks["head"] = np.arange(n_svf, len(theta))
+    with torch.no_grad():
+        value = float(np.mean([float(r(torch.from_numpy(theta))) for r in rewards]))
+    x = block_products(rewards, theta, blocks, job["directions"], job["run"])
+    weights, names = resampling(len(x), 1000, job["run"]), list(blocks)
+    rows = _exact_rows(x.mean(0), names)
+    for row in rows:
+        p, q = names.index(row["block"]), names.index(row["other"])
+        row["se"] = float(x[:, p, q].std(ddof=1) / len(x) ** 0.5)
+        if p != q and row["eps"] is not None:
+            low, high = interval(np.stack((x[:, p, q], x[:, p, p], x[:, q, q]), axis=1), weights)
+            row |= {"low": low, "high": high if np.isfinite(high) else None}
+    return [{"partition": "SVF, head", "source": "products", "J": value, **row} for row in rows]
+
+
+# ---- (d) the diagonal --------------------------------------------------------------------------------------------
+
+
+def _diagonal(job: Job) -> list[Row]:
+    """One training: how far the diagonal's standard deviations have spread, and what the final mean is worth."""
+    tree, held = _tree(job["per_family"], "train"), _tree(8, "test")
+    rows: list[Row] = []
+
+    def after(generation: int, strategy) -> None:
+        if generation % 10 == 0:
+            logs = np.log(strategy.result.stds / strategy.sigma)
+            mean = np.array(strategy.result.xfavorite)[None]
+            values = [float(Expected(t)(mean, np.zeros((1, 2), dtype=int))[0]) for t in (tree, held)]
+            rows.append({
+                "generation": generation, "sigma": float(strategy.sigma), "spread": float(logs.std()),
+                "most": float(np.exp(logs.max() - logs.min())), "train": values[0], "test": values[1],
+            })
+
+    settings = replace(preset("mini"), generations=job["generations"])
+    train_head(tree, _pools(job["per_family"]), settings, job["seed"], job["adapt"], after)
+    return rows
+
+
+GENERATIONS = [0, 10, 20, 30, 60]
+_SVF_POINTS = [(1, 0.0), *((run, 0.5) for run in (1, 2, 3)), *((run, 1.0) for run in range(1, 6))]
+
+STUDIES = {
+    s.name: s
+    for s in (
+        Study(
+            "separability-calibration",
+            "coverage of the 95 % interval of eps and size of the 5 % null test on functions of known coupling",
+            [{"function": f, "directions": m, "trials": 1000 if "separable" in f else 400}
+             for f in FUNCTIONS for m in (100, 200)],
+            [{"function": f, "directions": 100, "trials": 5} for f in FUNCTIONS],
+            _calibrate,
+        ),
+        Study(
+            "separability-noise",
+            "standard deviation of a four-point difference by kind of noise, and eps by step size",
+            [{"run": 1, "scale": s, "per_family": 8, "episodes": 32, "noisy": 60, "directions": 60,
+              "steps": [1.0, 3.0, 10.0, 30.0, 100.0]} for s in (0.0, 0.1, 0.3, 1.0)],
+            [{"run": 1, "scale": 0.1, "per_family": 1, "episodes": 4, "noisy": 3, "directions": 3, "steps": [3.0]}],
+            _noise,
+        ),
+        Study(
+            "separability-head",
+            "coupling of the head's blocks over training, and Definition 1 for -J",
+            [{"seed": s, "per_family": 16, "generations": GENERATIONS, "h": 10.0, "episodes": 32, "directions": 200}
+             for s in range(1, 6)],
+            [{"seed": 1, "per_family": 1, "generations": [0, 1], "h": 10.0, "episodes": 4, "directions": 4}],
+            _head,
+        ),
+        Study(
+            "separability-svf",
+            "coupling of the SVF matrices and the head, by exact Hessian-vector products",
+            [{"run": r, "scale": s, "per_family": 2, "directions": 12} for r, s in _SVF_POINTS],
+            [{"run": 1, "scale": 1.0, "per_family": 1, "directions": 2}],
+            _svf,
+        ),
+        Study(
+            "separability-diagonal",
+            "how far sep-CMA-ES' diagonal adapts in 60 generations, and training with the diagonal frozen",
+            [{"seed": s, "adapt": a, "per_family": 16, "generations": 60} for s in range(1, 13) for a in (True, False)],
+            [{"seed": 1, "adapt": a, "per_family": 1, "generations": 1} for a in (True, False)],
+            _diagonal,
+        ),
+    )
+}
