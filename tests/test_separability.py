@@ -32,7 +32,8 @@ from trinity_mini.separability import (
     sign_flips,
     summary,
 )
-from trinity_mini.separability_studies import FUNCTIONS, partitions, trial
+from trinity_mini.separability_functions import FUNCTIONS, trial
+from trinity_mini.separability_studies import partitions
 from trinity_mini.tasks import FAMILIES, questions
 from trinity_mini.tree_objectives import Expected, Sampled, train_head
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,18 +15,9 @@ from .episode_tree import EpisodeTree
 from .files import DATA
 from .pool import EmbeddedPool
 from .presets import preset
-from .separability import (
-    COMMON,
-    DRAWS,
-    INDEPENDENT,
-    NONE,
-    Array,
-    coupling,
-    interval,
-    resampling,
-    sign_flips,
-    summary,
-)
+from .pycma_strategy import pycma_strategy
+from .separability import COMMON, DRAWS, INDEPENDENT, NONE, Array, coupling, interval, resampling, summary
+from .separability_functions import FUNCTIONS, calibrate
 from .study import Job, Row, Study
 from .tasks import FAMILIES, questions
 from .tree_objectives import Expected, Sampled, train_head
@@ -71,100 +60,7 @@ def partitions(rank: int, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
     return cut
 
 
-# ---- (a) calibration ---------------------------------------------------------------------------------------------
-
-DIMENSION, CUT = 20, 8
-BLOCKS = {"p": np.arange(CUT), "q": np.arange(CUT, DIMENSION)}
-
-
-def _with_coupling(a: Array, eps: float) -> Array:
-    """The symmetric matrix a, its inter-block part scaled so that eps_pq = eps."""
-    h = a.copy()
-    f = frobenius(h, BLOCKS)
-    factor = eps * np.sqrt(np.sqrt(f[0, 0] * f[1, 1]) / f[0, 1])
-    h[:CUT, CUT:] *= factor
-    h[CUT:, :CUT] *= factor
-    return h
-
-
-def _symmetric(rng: np.random.Generator) -> Array:
-    a = rng.standard_normal((DIMENSION, DIMENSION))
-    return a + a.T
-
-
-def _rank_one(rng: np.random.Generator) -> Array:
-    v = rng.standard_normal(DIMENSION)
-    return np.outer(v, v)
-
-
-def _rotated(rng: np.random.Generator) -> Array:
-    q = np.linalg.qr(rng.standard_normal((DIMENSION, DIMENSION)))[0]
-    return q * np.logspace(0, 2, DIMENSION) @ q.T
-
-
-# name -> Hessian, standard deviation of a value's noise (None: an episode's, right or wrong), kind of noise
-FUNCTIONS: dict[str, tuple[Callable[[np.random.Generator], Array], float | None, str]] = {
-    "separable": (lambda rng: _with_coupling(_symmetric(rng), 0.0), 0.02, INDEPENDENT),
-    "block, weak": (lambda rng: _with_coupling(_symmetric(rng), 0.1), 0.0, NONE),
-    "block": (lambda rng: _with_coupling(_symmetric(rng), 0.3), 0.02, INDEPENDENT),
-    "rank one": (lambda rng: _with_coupling(_rank_one(rng), 0.5), 0.0, NONE),
-    "rank one, noisy": (lambda rng: _with_coupling(_rank_one(rng), 0.5), 0.02, INDEPENDENT),
-    "rotated": (_rotated, 0.02, INDEPENDENT),
-    "right or wrong": (lambda rng: _with_coupling(_symmetric(rng), 0.4), None, COMMON),
-    "right or wrong, separable": (lambda rng: _with_coupling(_symmetric(rng), 0.0), None, COMMON),
-}
-EPISODES = 64  # of a right-or-wrong value
-
-
-def _function(name: str, seed: int) -> tuple[Callable, float]:
-    """(objective, eps_pq) of a test function whose Hessian has a Frobenius norm of 1; step h = 0.5."""
-    make, sd, _ = FUNCTIONS[name]
-    rng = np.random.default_rng([seed, 1])
-    h = make(rng)
-    h /= np.linalg.norm(h)
-    f = frobenius(h, BLOCKS)
-    slope = rng.standard_normal(DIMENSION) / 20
-
-    def objective(x: Array, seeds: np.ndarray) -> Array:
-        value = 0.5 + x @ slope + np.einsum("bi,ij,bj->b", x, h, x) / 2
-        if sd is not None:
-            return value + sd * rng.standard_normal(len(x)) if sd else value
-        unique, index = np.unique(seeds[:, 1], return_inverse=True)
-        u = np.stack([np.random.default_rng(s).random(EPISODES) for s in unique])[index]
-        return (u < value[:, None]).mean(1)
-
-    return objective, float(np.sqrt(f[0, 1] / np.sqrt(f[0, 0] * f[1, 1])))
-
-
-def trial(name: str, directions: int, seed: int) -> dict[str, Any]:
-    """One measurement of a test function: eps, estimate, interval, whether it covers, p of sign flips and t-test."""
-    from scipy.stats import ttest_1samp
-
-    objective, eps = _function(name, seed)
-    c = coupling(objective, np.zeros(DIMENSION), BLOCKS, 0.5, directions, seed, FUNCTIONS[name][2])
-    x = c.products()[:, [1, 0, 2]]
-    low, high = interval(x, resampling(directions, 1000, seed))
-    covered = low - 1e-12 <= eps <= high + 1e-12
-    t = ttest_1samp(x[:, 0], 0, alternative="greater").pvalue if x[:, 0].any() else 1.0
-    return {"true": eps, "low": low, "high": high, "covered": covered, "p": sign_flips(x[:, 0], seed, 999), "t": t}
-
-
-def _calibrate(job: Job) -> list[Row]:
-    found = [trial(job["function"], job["directions"], k) for k in range(job["trials"])]
-    row: Row = {"true": float(np.mean([r["true"] for r in found]))}
-    width = np.array([r["high"] - r["low"] for r in found])
-    for name, hit in (
-        ("coverage", [r["covered"] for r in found]),
-        ("rejected", [r["p"] <= 0.05 for r in found]),
-        ("rejected by t", [r["t"] <= 0.05 for r in found]),
-        ("unbounded", ~np.isfinite(width)),
-    ):
-        share = float(np.mean(hit))
-        row |= {name: share, f"{name} se": float(np.sqrt(share * (1 - share) / len(found)))}
-    return [row | {"width": float(np.median(width[np.isfinite(width)]))}]
-
-
-# ---- (b) noise levels and step size ------------------------------------------------------------------------------
+# ---- noise levels and step size ------------------------------------------------------------------------------
 
 
 def _trained(run: int) -> tuple[Array, int]:
@@ -210,7 +106,7 @@ def _eps(f: Array) -> float | None:
     return float(np.sqrt(f[0, 1] / scale)) if scale > 0 else None
 
 
-# ---- (c) coupling over training ----------------------------------------------------------------------------------
+# ---- coupling over training ----------------------------------------------------------------------------------
 
 
 def _exact_rows(f: Array, names: list[str]) -> list[Row]:
@@ -283,11 +179,14 @@ def _svf(job: Job) -> list[Row]:
     return [{"partition": "SVF, head", "source": "products", "J": value, **row} for row in rows]
 
 
-# ---- (d) the diagonal --------------------------------------------------------------------------------------------
+# ---- the diagonal --------------------------------------------------------------------------------------------
 
 
 def _diagonal(job: Job) -> list[Row]:
-    """One training: how far the diagonal's standard deviations have spread, and what the final mean is worth."""
+    """One training: how far the diagonal's standard deviations have spread, and what the mean is worth.
+
+    way: "adapts"; "frozen", the diagonal kept as it was; "random", candidates ranked by lot: the drift alone.
+    """
     tree, held = _tree(job["per_family"], "train"), _tree(8, "test")
     rows: list[Row] = []
 
@@ -302,12 +201,20 @@ def _diagonal(job: Job) -> list[Row]:
             })
 
     settings = replace(preset("mini"), generations=job["generations"])
-    train_head(tree, _pools(job["per_family"]), settings, job["seed"], job["adapt"], after)
+    if job["way"] == "random":
+        rng = np.random.default_rng([job["seed"], 5])
+        n = OUT * tree.features.shape[1]
+        strategy = pycma_strategy(np.zeros(n), settings.sigma0, job["seed"], settings.popsize)
+        for generation in range(settings.generations):
+            strategy.tell(strategy.ask(), rng.random(settings.popsize).tolist())
+            after(generation + 1, strategy)
+    else:
+        train_head(tree, _pools(job["per_family"]), settings, job["seed"], job["way"] == "adapts", after)
     return rows
 
 
 GENERATIONS = [0, 10, 20, 30, 60]
-_SVF_POINTS = [(1, 0.0), *((run, 0.5) for run in (1, 2, 3)), *((run, 1.0) for run in range(1, 6))]
+_SVF_POINTS = [(1, 0.0), *((run, 0.5) for run in (1, 3, 5)), *((run, 1.0) for run in range(1, 6))]
 
 STUDIES = {
     s.name: s
@@ -315,23 +222,23 @@ STUDIES = {
         Study(
             "separability-calibration",
             "coverage of the 95 % interval of eps and size of the 5 % null test on functions of known coupling",
-            [{"function": f, "directions": m, "trials": 1000 if "separable" in f else 400}
+            [{"function": f, "directions": m, "trials": 1000 if "separable" in f and m == 100 else 100}
              for f in FUNCTIONS for m in (100, 200)],
             [{"function": f, "directions": 100, "trials": 5} for f in FUNCTIONS],
-            _calibrate,
+            calibrate,
         ),
         Study(
             "separability-noise",
             "standard deviation of a four-point difference by kind of noise, and eps by step size",
-            [{"run": 1, "scale": s, "per_family": 8, "episodes": 32, "noisy": 60, "directions": 60,
-              "steps": [1.0, 3.0, 10.0, 30.0, 100.0]} for s in (0.0, 0.1, 0.3, 1.0)],
+            [{"run": 1, "scale": s, "per_family": 4, "episodes": 32, "noisy": 30, "directions": 30,
+              "steps": [1.0, 3.0, 10.0, 30.0, 100.0]} for s in (0.0, 0.1, 1.0)],
             [{"run": 1, "scale": 0.1, "per_family": 1, "episodes": 4, "noisy": 3, "directions": 3, "steps": [3.0]}],
             _noise,
         ),
         Study(
             "separability-head",
             "coupling of the head's blocks over training, and Definition 1 for -J",
-            [{"seed": s, "per_family": 16, "generations": GENERATIONS, "h": 10.0, "episodes": 32, "directions": 200}
+            [{"seed": s, "per_family": 8, "generations": GENERATIONS, "h": 10.0, "episodes": 32, "directions": 150}
              for s in range(1, 6)],
             [{"seed": 1, "per_family": 1, "generations": [0, 1], "h": 10.0, "episodes": 4, "directions": 4}],
             _head,
@@ -339,15 +246,16 @@ STUDIES = {
         Study(
             "separability-svf",
             "coupling of the SVF matrices and the head, by exact Hessian-vector products",
-            [{"run": r, "scale": s, "per_family": 2, "directions": 12} for r, s in _SVF_POINTS],
+            [{"run": r, "scale": s, "per_family": 2, "directions": 10} for r, s in _SVF_POINTS],
             [{"run": 1, "scale": 1.0, "per_family": 1, "directions": 2}],
             _svf,
         ),
         Study(
             "separability-diagonal",
             "how far sep-CMA-ES' diagonal adapts in 60 generations, and training with the diagonal frozen",
-            [{"seed": s, "adapt": a, "per_family": 16, "generations": 60} for s in range(1, 13) for a in (True, False)],
-            [{"seed": 1, "adapt": a, "per_family": 1, "generations": 1} for a in (True, False)],
+            [{"seed": s, "way": w, "per_family": 8, "generations": 60}
+             for s in range(1, 13) for w in ("adapts", "frozen", "random")],
+            [{"seed": 1, "way": w, "per_family": 1, "generations": 10} for w in ("adapts", "frozen", "random")],
             _diagonal,
         ),
     )

@@ -70,10 +70,14 @@ class Expected:
 
     def each(self, thetas: Array) -> Array:
         """(B, questions of the tree)."""
-        with torch.no_grad():
-            policies = [torch.from_numpy(np.asarray(w, dtype=float)) for w in thetas]
-            n = self.tree.n_agents
-            return np.stack([self.tree.expected_reward(lambda h, w=w: chances(h, w, n)).numpy() for w in policies])
+        found: dict[bytes, Array] = {}  # the two halves of a difference have their points in common
+        n = self.tree.n_agents
+        for theta in np.asarray(thetas, dtype=float):
+            if (key := theta.tobytes()) not in found:
+                w = torch.from_numpy(theta.copy())
+                with torch.no_grad():
+                    found[key] = self.tree.expected_reward(lambda h, w=w: chances(h, w, n)).numpy()
+        return np.stack([found[theta.tobytes()] for theta in np.asarray(thetas, dtype=float)])
 
     def __call__(self, thetas: Array, seeds: NDArray) -> Array:
         """(B,) for thetas (B, n) and seeds (B, 2), of which the first counts."""
