@@ -25,6 +25,8 @@ from .tree_objectives import Expected, Sampled, train_head
 TURNS = 3  # of the trees: all conversations of a question are about 120, and a trained head is right within three
 RANK = 16  # leading directions of the states; they hold about 98 % of the mean square
 OUT = 8
+GENERATIONS = (0, 10, 20, 30, 60)  # at which a head in training is measured
+STEP, EPISODES = 10.0, 32  # step h and episodes a value of the measurements by episodes
 
 
 @cache
@@ -83,11 +85,11 @@ def _noise(job: Job) -> list[Row]:
                    if r["block"] != r["other"])
         rows.append({"kind": "step", "h": h, "share": share, "exact": _eps(f), "root F exact": f[0, 1] ** 0.5, **row})
         for level, objective, noise in (
-            ("independent", Sampled(tree, job["episodes"]), INDEPENDENT),
-            ("same questions", Sampled(tree, job["episodes"]), DRAWS),
-            ("common random numbers", Sampled(tree, job["episodes"]), COMMON),
-            ("expected, questions independent", Expected(tree, job["episodes"]), INDEPENDENT),
-            ("expected, questions common", Expected(tree, job["episodes"]), COMMON),
+            ("independent", Sampled(tree, EPISODES), INDEPENDENT),
+            ("same questions", Sampled(tree, EPISODES), DRAWS),
+            ("common random numbers", Sampled(tree, EPISODES), COMMON),
+            ("expected, questions independent", Expected(tree, EPISODES), INDEPENDENT),
+            ("expected, questions common", Expected(tree, EPISODES), COMMON),
         ):
             c = coupling(objective, w, blocks, h, job["noisy"], 3, noise)
             k = c.pairs.index((0, 1))
@@ -109,13 +111,18 @@ def _eps(f: Array) -> float | None:
 # ---- coupling over training ----------------------------------------------------------------------------------
 
 
+def _short(x: float) -> float:
+    """Six digits: rows are many."""
+    return float(f"{x:.6g}")
+
+
 def _exact_rows(f: Array, names: list[str]) -> list[Row]:
     """A row a pair of blocks, from squared norms without noise (K, K)."""
     scale = np.sqrt(np.outer(f.diagonal(), f.diagonal()))
     return [
         {
-            "kind": "coupling", "block": names[p], "other": names[q], "F": float(f[p, q]),
-            "eps": float(np.sqrt(f[p, q] / scale[p, q])) if scale[p, q] > 0 else None,
+            "block": names[p], "other": names[q], "F": _short(f[p, q]),
+            "eps": _short(np.sqrt(f[p, q] / scale[p, q])) if scale[p, q] > 0 else None,
         }
         for p in range(len(names))
         for q in range(p, len(names))
@@ -128,26 +135,25 @@ def _head(job: Job) -> list[Row]:
     kept: dict[int, Array] = {}
 
     def after(generation: int, strategy) -> None:
-        if generation in job["generations"]:
+        if generation in GENERATIONS:
             kept[generation] = np.array(strategy.result.xfavorite)
 
-    settings = replace(preset("mini"), generations=max(job["generations"]))
+    settings = replace(preset("mini"), generations=job["generations"])
     train_head(tree, _pools(job["per_family"]), settings, job["seed"], after=after)
     basis, share = leading_states(tree.features[: tree.size], RANK, OUT)
     reward, rows = head_reward(tree), []
     for generation, w in kept.items():
-        at = {"generation": generation, "J": float(reward(torch.from_numpy(w))), "norm": float(np.linalg.norm(w))}
+        at = {"generation": generation, "J": _short(float(reward(torch.from_numpy(w))))}
+        rows.append({"kind": "theta", **at, "norm": float(np.linalg.norm(w)), "share": share})
         hess = hessian(reward, w, basis)
         for name, blocks in partitions(RANK).items():
-            about = {"partition": name, "source": "exact", "share": share, **at}
-            rows += [{**about, **row} for row in _exact_rows(frobenius(hess, blocks), list(blocks))]
-            rows.append({**about, "kind": "definition 1", **definition1(-hess, blocks)})
-        cut = partitions(RANK)["agents, roles"]
-        c = coupling(Sampled(tree, job["episodes"]), w, {n: basis[:, i] for n, i in cut.items()}, job["h"],
-                     job["directions"], job["seed"])
-        about = {"partition": "agents, roles", "source": "episodes", "h": job["h"],
-                 "episodes": c.evaluations * job["episodes"], **at}
-        rows += [{**about, "kind": "coupling", **row} for row in summary(c, job["seed"])]
+            about = {"partition": name, "source": "exact", **at}
+            rows += [{"kind": "coupling", **about, **row} for row in _exact_rows(frobenius(hess, blocks), list(blocks))]
+            rows.append({"kind": "definition 1", **about, **definition1(-hess, blocks)})
+        cut = {name: basis[:, index] for name, index in partitions(RANK)["agents, roles"].items()}
+        c = coupling(Sampled(tree, EPISODES), w, cut, STEP, job["directions"], job["seed"])
+        about = {"partition": "agents, roles", "source": "episodes", "h": STEP, "episodes": c.evaluations * EPISODES}
+        rows += [{"kind": "coupling", **about, **at, **row} for row in summary(c, job["seed"])]
     return rows
 
 
@@ -176,7 +182,7 @@ def _svf(job: Job) -> list[Row]:
         if p != q and row["eps"] is not None:
             low, high = interval(np.stack((x[:, p, q], x[:, p, p], x[:, q, q]), axis=1), weights)
             row |= {"low": low, "high": high if np.isfinite(high) else None}
-    return [{"partition": "SVF, head", "source": "products", "J": value, **row} for row in rows]
+    return [{"kind": "coupling", "partition": "SVF, head", "source": "products", "J": value, **row} for row in rows]
 
 
 # ---- the diagonal --------------------------------------------------------------------------------------------
@@ -187,7 +193,7 @@ def _diagonal(job: Job) -> list[Row]:
 
     way: "adapts"; "frozen", the diagonal kept as it was; "random", candidates ranked by lot: the drift alone.
     """
-    tree, held = _tree(job["per_family"], "train"), _tree(8, "test")
+    tree, held = (_tree(job["per_family"], split) for split in ("train", "test"))
     rows: list[Row] = []
 
     def after(generation: int, strategy) -> None:
@@ -213,7 +219,6 @@ def _diagonal(job: Job) -> list[Row]:
     return rows
 
 
-GENERATIONS = [0, 10, 20, 30, 60]
 _SVF_POINTS = [(1, 0.0), *((run, 0.5) for run in (1, 3, 5)), *((run, 1.0) for run in range(1, 6))]
 
 STUDIES = {
@@ -230,17 +235,17 @@ STUDIES = {
         Study(
             "separability-noise",
             "standard deviation of a four-point difference by kind of noise, and eps by step size",
-            [{"run": 1, "scale": s, "per_family": 4, "episodes": 32, "noisy": 30, "directions": 30,
+            [{"run": 1, "scale": s, "per_family": 4, "noisy": 30, "directions": 30,
               "steps": [1.0, 3.0, 10.0, 30.0, 100.0]} for s in (0.0, 0.1, 1.0)],
-            [{"run": 1, "scale": 0.1, "per_family": 1, "episodes": 4, "noisy": 3, "directions": 3, "steps": [3.0]}],
+            [{"run": 1, "scale": 0.1, "per_family": 1, "noisy": 3, "directions": 3, "steps": [3.0]}],
             _noise,
         ),
         Study(
             "separability-head",
             "coupling of the head's blocks over training, and Definition 1 for -J",
-            [{"seed": s, "per_family": 8, "generations": GENERATIONS, "h": 10.0, "episodes": 32, "directions": 150}
+            [{"seed": s, "per_family": 8, "generations": 60, "directions": 150}
              for s in range(1, 6)],
-            [{"seed": 1, "per_family": 1, "generations": [0, 1], "h": 10.0, "episodes": 4, "directions": 4}],
+            [{"seed": 1, "per_family": 1, "generations": 10, "directions": 4}],
             _head,
         ),
         Study(
