@@ -1,16 +1,21 @@
 """Guards for every stored notebook: what nbval does not see (course-style); shown to fail on doctored ones."""
 
+import base64
 import copy
+import io
 import json
 import re
 from pathlib import Path
 
 import nbformat
+import numpy as np
+import PIL.Image
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))  # student/ is generated, without outputs
 MAX_BYTES = 1_500_000
+WIDEST = 104  # characters of code that JupyterLab shows without scrolling at 1280 pixels, the file browser open
 CHECK = re.compile(r"^\s*#\s*NBVAL_CHECK_OUTPUT", re.MULTILINE)
 HOME = re.compile(  # written so that this file does not find itself
     r"(?<![\w.])/(?:home|Users)/[A-Za-z0-9_.-]+/|(?<![\w.])/roo[t]/|\b[A-Za-z]:\\{1,2}Users\\{1,2}\w"
@@ -25,6 +30,12 @@ def is_checked(cell) -> bool:
 def output_text(cell) -> str:
     """What a code cell has printed, as plain text."""
     return "\n".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell["outputs"])
+
+
+def is_cut(png: str) -> bool:
+    """Whether something dark touches the edge of a picture (base64): a label that did not fit."""
+    grey = np.asarray(PIL.Image.open(io.BytesIO(base64.b64decode(png))).convert("L"))
+    return min(edge.min() for edge in (grey[0], grey[-1], grey[:, 0], grey[:, -1])) < 200
 
 
 def problems(path: Path) -> list[str]:
@@ -46,6 +57,11 @@ def problems(path: Path) -> list[str]:
         found.append("an error is stored")
     if any(o.get("name") == "stderr" for c in code for o in c.outputs):
         found.append("a warning is stored (stderr)")
+    for c in code:
+        if wide := [line for line in c.source.splitlines() if len(line) > WIDEST]:
+            found.append(f"cell {c.execution_count} has a line of {len(wide[0])} characters: {wide[0].strip()[:40]}")
+        if any(is_cut(o.data["image/png"]) for o in c.outputs if "image/png" in o.get("data", {})):
+            found.append(f"the figure of cell {c.execution_count} is cut at its edge")
     checked = [c for c in code if is_checked(c)]
     if not checked:
         found.append("no cell is tagged nbval-check-output")
@@ -129,6 +145,13 @@ def test_a_good_notebook_has_no_problem(tmp_path):
     assert problems(written(good(), tmp_path)) == []
 
 
+def test_a_figure_with_white_edges_is_no_problem(tmp_path):
+    notebook = good()
+    notebook["cells"][0]["outputs"] = [picture(255)]
+    notebook["cells"][0]["source"] = "x" * WIDEST
+    assert problems(written(notebook, tmp_path)) == []
+
+
 def test_a_comment_marks_a_cell_too(tmp_path):
     notebook = good()
     notebook["cells"][1]["metadata"] = {}
@@ -148,6 +171,14 @@ def doctor(place: list, value):
     return change
 
 
+def picture(grey: int) -> dict:
+    """A stored output: a picture all of one grey."""
+    buffer = io.BytesIO()
+    PIL.Image.new("L", (4, 3), grey).save(buffer, format="png")
+    png = base64.b64encode(buffer.getvalue()).decode()
+    return {"output_type": "display_data", "metadata": {}, "data": {"image/png": png}}
+
+
 ERROR = {"output_type": "error", "ename": "E", "evalue": "", "traceback": []}
 WARNING = {"output_type": "stream", "name": "stderr", "text": "careful"}
 EMPTY = {"output_type": "stream", "name": "stdout", "text": "\n"}
@@ -165,6 +196,8 @@ EMPTY = {"output_type": "stream", "name": "stdout", "text": "\n"}
         (doctor(["cells", 1, "outputs"], []), "no stored output"),
         (doctor(["cells", 1, "outputs"], [EMPTY]), "no stored output"),
         (doctor(["cells", 1, "metadata"], {}), "tagged"),
+        (doctor(["cells", 0, "source"], "x" * (WIDEST + 1)), "105 characters"),
+        (doctor(["cells", 0, "outputs"], [picture(0)]), "cut at its edge"),
         (doctor(["cells", 0, "source"], "open('/ho" + "me/ada/x')"), "home path"),
         (doctor(["cells", 1, "outputs", 0, "text"], "C:" + "\\Users\\ada"), "home path"),
         (doctor(["cells", 1, "outputs", 0, "text"], "x" * MAX_BYTES), "limit"),
