@@ -57,13 +57,21 @@ def check_svf_linear(fn: Callable) -> None:
     passed("svf_linear", ROUNDS)
 
 
+def _far_from_neutral(rng: np.random.Generator, r: int) -> tuple[Tensor, Tensor]:
+    """Gains (r,) and delta (r,) whose mean, weighted mean and 0 lie apart: else two mistakes give the same."""
+    while True:
+        s = np.sort(rng.uniform(0.1, 3, r))[::-1].copy()
+        delta = rng.uniform(-0.3, 0.9, r)  # the sum of the gains stays far from 0
+        means = 0.0, delta.mean(), s @ delta / s.sum()
+        if np.diff(np.sort(means)).min() > 0.01:
+            return torch.from_numpy(s).float(), torch.from_numpy(delta).float()
+
+
 def check_anchored(fn: Callable) -> None:
     """Exercise 4.2: anchored(delta (r,), s (r,)) -> (r,), against the two properties that define it."""
     rng = np.random.default_rng()
     for _ in range(ROUNDS):
-        r = int(rng.integers(3, 12))
-        s = torch.from_numpy(np.sort(rng.uniform(0.1, 3, r))[::-1].copy()).float()
-        delta = torch.from_numpy(rng.uniform(-0.3, 0.9, r)).float()  # the sum stays far from 0
+        s, delta = _far_from_neutral(rng, int(rng.integers(3, 12)))
         given = delta.clone()
         found = called(fn, given, s, what="anchored")
         if not torch.equal(given, delta):
