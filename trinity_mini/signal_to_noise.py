@@ -19,7 +19,7 @@ def exact_gradient(game: Game, theta: Array) -> tuple[float, Array]:
     w = torch.from_numpy(np.array(theta, dtype=float)).requires_grad_()
     j = game.tree.expected_reward(lambda h: chances(h, w, game.tree.n_agents)).mean()
     j.backward()
-    return float(j), w.grad.numpy()
+    return float(j.detach()), w.grad.numpy()
 
 
 def reinforce_estimates(game: Game, theta: Array, baseline: str, repeats: int, seed: int, batch: int = 512) -> Array:

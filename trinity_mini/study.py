@@ -51,6 +51,11 @@ MODULES: dict[str, str] = {
     "separability-head": "separability_studies",
     "separability-svf": "separability_studies",
     "separability-diagonal": "separability_studies",
+    "reinforce_sweep": "baseline_studies",
+    "methods": "baseline_studies",
+    "gradient_snr": "baseline_studies",
+    "winner_map": "baseline_studies",
+    "svf_methods": "baseline_studies",
     "ablations": "ablation_studies",
     "emergence": "ablation_studies",
 }
