@@ -1,5 +1,7 @@
 """Couplings against functions whose Hessian is known (by hand, sympy or autograd), and against the tree's own J."""
 
+import json
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -33,7 +35,8 @@ from trinity_mini.separability import (
     summary,
 )
 from trinity_mini.separability_functions import FUNCTIONS, trial
-from trinity_mini.separability_studies import partitions
+from trinity_mini.separability_studies import STUDIES, partitions
+from trinity_mini.study import MODULES
 from trinity_mini.tasks import FAMILIES, questions
 from trinity_mini.tree_objectives import Expected, Sampled, train_head
 
@@ -292,3 +295,16 @@ def test_training_a_head_on_the_tree(world):
     tree.grow_all()
     values = Expected(tree)(np.stack((once, 0 * once)), np.zeros((2, 2), dtype=int))
     assert values[0] > values[1] + 0.1
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_gives_rows_that_json_can_hold(name):
+    s = STUDIES[name]
+    assert MODULES[name] == "separability_studies"
+    rows = s.run(s.quick[-1])
+    assert rows and json.loads(json.dumps(rows, allow_nan=False)) == rows
+    if name == "separability-head":
+        pairs = {(r["partition"], r["block"], r["other"]) for r in rows if r["kind"] == "coupling"}
+        assert ("rows", "agent 0", "verifier") in pairs and ("agents, roles", "agents", "roles") in pairs
+    if name == "separability-svf":
+        assert len(rows) == 36 and {r["block"] for r in rows} >= {"q", "gate", "head"}

@@ -81,9 +81,14 @@ def _noise(job: Job) -> list[Row]:
     truth = f[0, 1] / len(blocks["agents"].T) / len(blocks["roles"].T)  # mean square of D
     rows: list[Row] = []
     for h in job["steps"]:
-        row = next(r for r in summary(coupling(Expected(tree), w, blocks, h, job["directions"], 1, NONE), 2)
-                   if r["block"] != r["other"])
-        rows.append({"kind": "step", "h": h, "share": share, "exact": _eps(f), "root F exact": f[0, 1] ** 0.5, **row})
+        for kind, c in (
+            ("step", coupling(Expected(tree), w, blocks, h, job["directions"], 1, NONE)),
+            ("step, by episodes", coupling(Sampled(tree, EPISODES), w, blocks, h, 5 * job["directions"], 2)),
+        ):
+            row = next(r for r in summary(c, 2) if r["block"] != r["other"])
+            cost = c.evaluations * (EPISODES if "episodes" in kind else 0)
+            about = {"exact": _eps(f), "F exact": f[0, 1], "share": share, "episodes": cost}
+            rows.append({"kind": kind, "h": h, **about, **row})
         for level, objective, noise in (
             ("independent", Sampled(tree, EPISODES), INDEPENDENT),
             ("same questions", Sampled(tree, EPISODES), DRAWS),
