@@ -46,7 +46,12 @@ class EpisodeTree:
     def grow(self, nodes: np.ndarray, agents: np.ndarray, roles: np.ndarray) -> None:
         """Play the turns (node, agent, role), (N,) each, that were not played yet."""
         todo = np.unique(np.stack((nodes, agents, roles), axis=1)[self.child[nodes, agents, roles] == UNKNOWN], axis=0)
-        turns = [(int(n), int(a), Role(int(r))) for n, a, r in todo]
+        # In the last turn only a Worker can change the reward: what the others would say is not asked.
+        idle = (self.turn[todo[:, 0]] == self.max_turns - 1) & (todo[:, 2] != Role.WORKER)
+        for n, a, r in todo[idle].tolist():
+            right = grade(self.asked[self.question[n]], self.transcripts[n].answer)
+            self.child[n, a, r] = RIGHT if right else WRONG
+        turns = [(n, a, Role(r)) for n, a, r in todo[~idle].tolist()]
         prompts = [tiny_prompt(self.transcripts[n].messages(r)) for n, _, r in turns]
         texts = self.pool.speak([(a, p) for (_, a, _), p in zip(turns, prompts, strict=True)])
         after, new = [], {}
