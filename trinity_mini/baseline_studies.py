@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -30,7 +31,9 @@ from .signal_to_noise import signals
 from .study import Job, Row, Study
 from .svf_baselines import reinforce_svf, svf_rewards
 from .tasks import FAMILIES, question_set
-from .tree_settings import Setting, build, whole, worth
+from .tree_settings import Setting, build, question_values, whole, worth
+from .winner_map import BUDGETS as MAP_BUDGETS
+from .winner_map import MAP, compare
 
 BUDGETS = [1_500, 3_000, 6_000, 12_000, 24_000, 32_640, 40_000]
 RELEASED = 32_640  # episodes of the released run: 34 candidates x 16 x 60 generations
@@ -44,8 +47,9 @@ def _world() -> tuple[Backbone, EmbeddedPool]:
 
 
 @cache
-def _tree(split: str, per_family: int) -> EpisodeTree:
-    return EpisodeTree(*_world(), question_set(split, per_family, 0 if split == "train" else SEED))
+def _tree(split: str, per_family: int, turns: int) -> EpisodeTree:
+    tree = EpisodeTree(*_world(), question_set(split, per_family, 0 if split == "train" else SEED), turns)
+    return tree.grow_all() if turns <= 3 else tree
 
 
 @cache
@@ -71,38 +75,40 @@ METHODS: dict[str, Method] = {
     "sep-CMA-ES, independent draws": partial(sep_cma_es, common=False),
     "sep-CMA-ES, frozen diagonal": partial(sep_cma_es, frozen=True),
 }
-HEADLINE = list(METHODS)[:10]
+# Methods that stay near the uniform policy meet new conversations all the time: with five turns they are too dear.
+FIVE_TURNS = ["REINFORCE, tuned", "sep-CMA-ES", "OpenAI-ES", "SFT, ordered search", "sep-CMA-ES 34 x 16"]
+SEEDS = list(range(1, 11))
 
 
 def _methods(job: Job) -> list[Row]:
-    """Held-out accuracy at each budget; at the last one also by argmax, by family and by what was said in turn."""
-    tree, test = _tree("train", job.get("questions", 240)), _tree("test", job.get("questions", 200))
+    """Held-out accuracy at each budget: exact J where the trees are whole, else the episodes that `evaluate` plays."""
+    train, test = _tree("train", job["train"], job["turns"]), _tree("test", job["test"], job["turns"])
     method, budgets = METHODS[job["method"]], job["budgets"]
     if "single step" in job["method"]:  # it hands over one theta, when its budget is spent
-        steps = {b: s for b in budgets for s in method(Game(tree), b, job["seed"])}
+        steps = {b: s for b in budgets for s in method(Game(train), b, job["seed"])}
     else:
-        steps = at_budgets(method(Game(tree), budgets[-1], job["seed"]), budgets)
-    rows = [{"budget": b} | _row(s) | _held_out(test, s.theta) for b, s in steps.items()]
+        steps = at_budgets(method(Game(train), budgets[-1], job["seed"]), budgets)
+    rows = []
+    for b, s in steps.items():
+        rows.append({"budget": b} | _row(s) | _held_out(test, s.theta))
+        if whole(train):
+            rows[-1] |= {"J": round(worth(train, s.theta, 0), 4)}
     last = list(steps.values())[-1].theta
     rows[-1] |= {"argmax": float(held_out_rewards(test, last, SEED, "argmax").mean())}
     return rows + endings(test, last)
 
 
 def _row(s: Progress) -> Row:
-    return {
-        "episodes": s.episodes,
-        "train": round(s.reward, 4),
-        "states": s.states,
-        "calls": s.calls,
-        "backward": s.backward,
-        "seconds": round(s.seconds, 2),
-    }
+    counts = {"states": s.states, "calls": s.calls, "backward": s.backward}
+    return {"episodes": s.episodes, "train": round(s.reward, 4), "seconds": round(s.seconds, 2)} | counts
 
 
 def _held_out(test: EpisodeTree, theta: Array) -> Row:
-    rewards = held_out_rewards(test, theta, SEED)
+    exact = whole(test)
+    rewards = question_values(test, theta) if exact else held_out_rewards(test, theta, SEED)
     family = np.array([q.family for q in test.asked])
-    return {"test": float(rewards.mean())} | {f: round(float(rewards[family == f].mean()), 4) for f in FAMILIES}
+    by_family = {f: round(float(rewards[family == f].mean()), 4) for f in FAMILIES}
+    return {"test": round(float(rewards.mean()), 5), "exact": exact} | by_family
 
 
 def endings(tree: EpisodeTree, theta: Array, keep: int = 4) -> list[Row]:
@@ -140,7 +146,7 @@ SWEEP: dict[str, tuple[Method, list[dict[str, Any]]]] = {
         reinforce,
         [
             {"lr": lr, "baseline": b, "entropy": e, "batch": n}
-            for lr in (0.01, 0.03, 0.1, 0.3)
+            for lr in (0.01, 0.03, 0.1, 0.3, 1.0)
             for b in ("none", "batch", "question")
             for e in (0.0, 0.01, 0.03)
             for n in (128, 512)
@@ -149,12 +155,13 @@ SWEEP: dict[str, tuple[Method, list[dict[str, Any]]]] = {
     ),
     "sep-CMA-ES": (
         sep_cma_es,
-        [{"sigma0": s, "popsize": p, "m": m} for s in (0.5, 1.0, 2.0, 4.0) for p, m in ((34, 16), (136, 4), (272, 2))],
+        [{"sigma0": s, "popsize": p, "m": m} for s in (0.5, 1.0, 2.0, 4.0, 8.0)
+         for p, m in ((34, 16), (136, 4), (272, 2))],
     ),
     "OpenAI-ES": (
         openai_es,
-        [{"sigma": s, "lr": lr, "pairs": p, "m": m} for s in (1.0, 2.0, 4.0) for lr in (0.1, 0.3, 1.0)
-         for p, m in ((68, 4), (136, 2))],
+        [{"sigma": s, "lr": lr, "pairs": p, "m": m} for s in (1.0, 2.0, 4.0) for lr in (0.1, 0.3, 1.0, 3.0)
+         for p, m in ((68, 4), (17, 16))],
     ),
     "random search": (random_search, [{"scale": s, "confirm": c} for s in (1.0, 4.0, 16.0, 64.0) for c in (1, 8)]),
     "SFT, single step": (sft_single_step, [{"lr": lr} for lr in (1e-6, 1e-3, 0.01, 0.03, 0.1)]),
@@ -164,15 +171,16 @@ SWEEP: dict[str, tuple[Method, list[dict[str, Any]]]] = {
 
 
 def _sweep(job: Job) -> list[Row]:
-    """Exact J on training and held-out questions, on the way and at the end, of one method, setting by setting."""
-    train, test = _small(SWEPT), _small(SWEPT, "test")
-    method, settings = SWEEP[job["method"]]
+    """Exact J on training and validation questions, on the way and at the end, of one method, setting by setting."""
+    setting = replace(SWEPT, per_family=job.get("questions", SWEPT.per_family))
+    train, validation = _small(setting), _small(setting, "validation")
+    method, tried = SWEEP[job["method"]]
     rows = []
-    for setting in settings[: job.get("settings")]:
-        steps = at_budgets(method(Game(train), job["budgets"][-1], job["seed"], **setting), job["budgets"])
+    for options in tried[: job.get("settings")]:
+        steps = at_budgets(method(Game(train), job["budgets"][-1], job["seed"], **options), job["budgets"])
         for b, s in steps.items():
-            j, held = worth(train, s.theta, SEED), worth(test, s.theta, SEED)
-            rows.append(setting | {"budget": b} | _row(s) | {"J": round(j, 4), "test": round(held, 4)})
+            j, held = worth(train, s.theta, SEED), worth(validation, s.theta, SEED)
+            rows.append(options | {"budget": b} | _row(s) | {"J": round(j, 4), "validation": round(held, 4)})
     return rows
 
 
@@ -196,69 +204,9 @@ def _snr(job: Job) -> list[Row]:
 
 # ---- the map ---------------------------------------------------------------------------------------------------------
 
-MAP = [
-    Setting(("know",), 3),
-    Setting(FAMILIES, 2, per_family=8),
-    Setting(FAMILIES, 3, per_family=8),
-    Setting(FAMILIES, 4, per_family=8),
-    Setting(("code",), 2),
-    Setting(("code",), 3),
-    Setting(("code",), 4),
-    Setting(("code",), 6),
-    Setting(("code",), 2, useless=5),
-    Setting(("code",), 3, useless=5),
-    Setting(("code",), 2, useless=25),
-    Setting(("code",), 3, useless=25),
-    Setting(("code",), 4, strict=True),
-    Setting(("code",), 4, useless=5, strict=True),
-    Setting(("code",), 4, useless=15, strict=True),
-    Setting(("code",), 6, strict=True),
-    Setting(("code",), 6, useless=5, strict=True),
-]
-MAP_BUDGETS = [3_000, 12_000, 32_640]
-RIVALS: dict[str, tuple[Method, dict[str, Any], list[dict[str, Any]]]] = {
-    "REINFORCE": (
-        reinforce,
-        {"lr": 0.1, "baseline": "batch"},
-        [{"lr": lr, "baseline": "batch", "entropy": e} for lr in (0.03, 0.1, 0.3) for e in (0.0, 0.01, 0.1)],
-    ),
-    "sep-CMA-ES": (
-        sep_cma_es,
-        {},
-        [{"sigma0": s, "popsize": p, "m": m} for s in (1.0, 2.0, 4.0) for p, m in ((34, 16), (136, 4), (272, 2))],
-    ),
-}
-
 
 def _map(job: Job) -> list[Row]:
-    """Both rivals in one world, with the settings of `methods` and with those that did best on other seeds."""
-    setting = MAP[job["setting"]]
-    tree = _small(setting)
-    uniform = worth(tree, np.zeros(Game(tree).n), 0, 40 if whole(tree) else 4000)
-    about = {"world": setting.name, "turns": setting.turns, "agents": tree.n_agents, "uniform": uniform}
-    rows = []
-    for name, (method, common, tried) in RIVALS.items():
-
-        def run(options: dict, seed: int, method: Method = method) -> dict[int, float]:
-            steps = at_budgets(method(Game(tree), RELEASED, seed, **options), MAP_BUDGETS)
-            return {b: worth(tree, s.theta, seed) for b, s in steps.items()}
-
-        tuning = {i: [run(o, 1000 + s) for s in range(job["tuning_seeds"])] for i, o in enumerate(tried)}
-        seen: dict[tuple[str, int], dict[int, float]] = {}
-        for b in MAP_BUDGETS:
-            best = max(tuning, key=lambda i: np.mean([r[b] for r in tuning[i]]))
-            for kind, options in (("common", common), ("tuned", tried[best])):
-                for seed in range(1, job["seeds"] + 1):
-                    key = str(options), seed
-                    if key not in seen:
-                        seen[key] = run(options, seed)
-                    rows.append(
-                        about
-                        | {"method": name, "tuning": kind, "budget": b, "seed": seed, "J": round(seen[key][b], 5)}
-                        | {"options": ", ".join(f"{k} {v}" for k, v in options.items()) or "preset mini"}
-                    )
-    _small.cache_clear()  # the next world has nothing of this one
-    return rows
+    return compare(build(MAP[job["setting"]], *_world()), MAP[job["setting"]], job)
 
 
 # ---- head and SVF ----------------------------------------------------------------------------------------------------
@@ -278,6 +226,19 @@ def _svf(job: Job) -> list[Row]:
     return rows
 
 
+def paired(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
+    """Mean of a - b over pairs (seeds), its standard error, n, and who wins: nobody inside two standard errors.
+
+    Raises: ValueError for fewer than two pairs.
+    """
+    d = np.asarray(a, dtype=float) - np.asarray(b, dtype=float)
+    if len(d) < 2:
+        raise ValueError(f"{len(d)} pair(s) have no standard error.")
+    mean, se = float(d.mean()), float(d.std(ddof=1) / len(d) ** 0.5)
+    winner = "a" if mean > 2 * se else "b" if mean < -2 * se else None
+    return {"difference": mean, "se": se, "n": len(d), "winner": winner}
+
+
 def _jobs(**axes: list) -> list[Job]:
     """All combinations, the last axis fastest."""
     jobs: list[Job] = [{}]
@@ -293,30 +254,36 @@ STUDIES = {
             "reinforce_sweep",
             "every setting tried of every method: exact J, three turns, 64 questions",
             _jobs(seed=[101, 102, 103, 104], method=list(SWEEP), budgets=[[3_000, 12_000, 32_640]]),
-            _jobs(seed=[101], method=list(SWEEP), budgets=[[600]], settings=[1]),
+            _jobs(seed=[101], method=list(SWEEP), budgets=[[600]], settings=[1], questions=[1]),
             _sweep,
         ),
         Study(
             "methods",
-            "all methods on the objective of training, head only: held-out accuracy at equal budgets",
-            _jobs(seed=list(range(1, 11)), method=HEADLINE, budgets=[BUDGETS])
-            + _jobs(seed=list(range(1, 6)), method=list(METHODS)[10:], budgets=[BUDGETS]),
-            _jobs(seed=[1], method=list(METHODS)[:2], budgets=[[544, 1088]], questions=[8]),
+            "all methods, head only, three turns, 480 training questions: exact held-out J at equal budgets",
+            _jobs(seed=SEEDS, method=list(METHODS), turns=[3], train=[120], test=[60], budgets=[BUDGETS]),
+            _jobs(seed=[1], method=list(METHODS)[:2], turns=[3], train=[1], test=[1], budgets=[[544, 1088]]),
+            _methods,
+        ),
+        Study(
+            "methods_five_turns",
+            "the objective of training itself: five turns, 960 training and 800 held-out questions, head only",
+            _jobs(seed=SEEDS, method=FIVE_TURNS, turns=[5], train=[240], test=[200], budgets=[BUDGETS]),
+            _jobs(seed=[1], method=FIVE_TURNS[:1], turns=[5], train=[2], test=[1], budgets=[[512]]),
             _methods,
         ),
         Study(
             "gradient_snr",
             "signal and noise of one update's estimate of the slope of J",
-            _jobs(path=["REINFORCE, tuned", "sep-CMA-ES"], seed=[1, 2, 3, 4], turns=[3], questions=[16], repeats=[400])
-            + _jobs(path=["REINFORCE, tuned"], seed=[1], turns=[4], questions=[8], repeats=[400]),
-            _jobs(path=["REINFORCE, tuned"], seed=[1], turns=[2], questions=[2], repeats=[4]),
+            _jobs(path=["REINFORCE, tuned", "sep-CMA-ES"], seed=[1, 2], turns=[3], questions=[16], repeats=[100])
+            + _jobs(path=["REINFORCE, tuned"], seed=[1], turns=[4], questions=[4], repeats=[100]),
+            _jobs(path=["REINFORCE, tuned"], seed=[1], turns=[2], questions=[1], repeats=[4]),
             _snr,
         ),
         Study(
             "winner_map",
             "REINFORCE against sep-CMA-ES where reward is rare and where it is not",
-            _jobs(setting=list(range(len(MAP))), tuning_seeds=[2], seeds=[6]),
-            _jobs(setting=[4], tuning_seeds=[1], seeds=[1]),
+            _jobs(setting=list(range(len(MAP))), tuning_seeds=[2], seeds=[6], budgets=[MAP_BUDGETS]),
+            _jobs(setting=[4], tuning_seeds=[1], seeds=[1], budgets=[[544]]),
             _map,
         ),
         Study(

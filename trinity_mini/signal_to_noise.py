@@ -10,6 +10,7 @@ from .curvature import chances
 from .gradient_baselines import BASELINES, advantages, policy_gradient
 from .sep_cma_es import SepCMAES
 from .study import Row
+from .tree_settings import worth
 
 STEP = 4.0  # length of the trial step along an estimate; a trained theta is some 30 to 60 long
 
@@ -66,7 +67,7 @@ def signals(game: Game, theta: Array, seed: int, repeats: int) -> list[Row]:
         lengths = np.linalg.norm(x, axis=1)
         cosines = x @ slope / np.maximum(lengths * norm, 1e-300)
         few = [i for i in range(min(repeats, 16)) if lengths[i] > 0]
-        gains = np.array([value(game, theta + STEP * x[i] / lengths[i]) - j for i in few])
+        gains = np.array([worth(game.tree, theta + STEP * x[i] / lengths[i], 0) - j for i in few])
         ratio = np.abs(slope) / np.sqrt(np.maximum(variance, 1e-300))
         gradient = name.startswith("REINFORCE")
         rows.append(
@@ -81,14 +82,7 @@ def signals(game: Game, theta: Array, seed: int, repeats: int) -> list[Row]:
                 "bias": float(((mean - slope) ** 2).sum() / (total / repeats)) if gradient and total else None,
                 "gain": float(gains.mean()) if len(few) else None,
                 "gain_se": float(gains.std(ddof=1) / len(few) ** 0.5) if len(few) > 1 else None,
-                "best_gain": value(game, theta + STEP * slope / max(norm, 1e-300)) - j,
+                "best_gain": worth(game.tree, theta + STEP * slope / max(norm, 1e-300), 0) - j,
             }
         )
     return rows
-
-
-def value(game: Game, theta: Array) -> float:
-    """J on a whole tree."""
-    w = torch.from_numpy(theta)
-    with torch.no_grad():
-        return float(game.tree.expected_reward(lambda h: chances(h, w, game.tree.n_agents)).mean())

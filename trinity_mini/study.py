@@ -53,6 +53,7 @@ MODULES: dict[str, str] = {
     "separability-diagonal": "separability_studies",
     "reinforce_sweep": "baseline_studies",
     "methods": "baseline_studies",
+    "methods_five_turns": "baseline_studies",
     "gradient_snr": "baseline_studies",
     "winner_map": "baseline_studies",
     "svf_methods": "baseline_studies",

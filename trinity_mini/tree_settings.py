@@ -74,12 +74,17 @@ def whole(tree: EpisodeTree) -> bool:
     return not (tree.child[: tree.size] == UNKNOWN).any()
 
 
+def question_values(tree: EpisodeTree, theta: Array) -> Array:
+    """J (questions,) of a head on a whole tree, without noise."""
+    w = torch.from_numpy(np.asarray(theta, dtype=float))
+    with torch.no_grad():
+        return tree.expected_reward(lambda h: chances(h, w, tree.n_agents)).numpy()
+
+
 def worth(tree: EpisodeTree, theta: Array, seed: int, repeats: int = 40) -> float:
     """J of a head: exact on a whole tree, else the mean of `repeats` episodes a question."""
     if whole(tree):
-        w = torch.from_numpy(np.asarray(theta, dtype=float))
-        with torch.no_grad():
-            return float(tree.expected_reward(lambda h: chances(h, w, tree.n_agents)).mean())
+        return float(question_values(tree, theta).mean())
     asked = np.arange(len(tree.asked)).repeat(repeats)
     draws = np.random.default_rng([seed, 71]).random((len(asked), tree.max_turns, 2))
     return float(Game(tree).play(np.asarray(theta)[None], np.zeros(len(asked), int), asked, draws).rewards.mean())

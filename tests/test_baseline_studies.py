@@ -1,0 +1,66 @@
+"""The studies of lesson 09 in their quick forms, and the comparison they rest on."""
+
+import json
+
+import numpy as np
+import pytest
+
+from trinity_mini import baseline_studies
+from trinity_mini.baseline_studies import METHODS, STUDIES, SWEEP, paired
+from trinity_mini.reply_cache import CachedPool
+from trinity_mini.study import MODULES, study
+
+KEYS = {
+    "reinforce_sweep": {"budget", "episodes", "J", "validation", "states", "calls"},
+    "methods": {"budget", "episodes", "test", "J", "family", "roles", "share"},
+    "methods_five_turns": {"budget", "episodes", "test", "argmax", "family", "roles", "share"},
+    "gradient_snr": {"point", "estimator", "snr", "cosine", "gain", "best_gain"},
+    "winner_map": {"world", "uniform", "method", "tuning", "budget", "seed", "J", "options"},
+    "svf_methods": {"budget", "test", "backward", "mean_delta"},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_cache_of_the_user(tmp_path_factory):
+    path = tmp_path_factory.mktemp("replies") / "replies.sqlite"
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(baseline_studies, "CachedPool", lambda: CachedPool(path=path))
+        baseline_studies._world.cache_clear()
+        yield
+    baseline_studies._world.cache_clear()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_quick_form_gives_rows(name):
+    assert MODULES[name] == "baseline_studies" and study(name).name == name
+    rows = [row for job in STUDIES[name].quick for row in STUDIES[name].run(job)]
+    assert rows and {k for row in rows for k in row} >= KEYS[name]
+    json.dumps(rows, allow_nan=False)
+    limits = [max(job["budgets"]) for job in STUDIES[name].quick if "budgets" in job]
+    assert all(row["episodes"] <= max(limits) for row in rows if "episodes" in row)
+    for row in rows:
+        for key in ("J", "test", "share", "reward", "uniform"):
+            assert 0 <= row.get(key, 0) <= 1
+
+
+def test_jobs_differ_and_seeds_are_enough():
+    for s in STUDIES.values():
+        assert len({json.dumps(j, sort_keys=True) for j in s.jobs}) == len(s.jobs)
+    assert len({j["seed"] for j in STUDIES["methods"].jobs}) >= 10
+    assert len({j["seed"] for j in STUDIES["reinforce_sweep"].jobs}) >= 4
+    tuning = {j["seed"] for j in STUDIES["reinforce_sweep"].jobs}
+    assert not tuning & {j["seed"] for j in STUDIES["methods"].jobs}
+    assert {j["method"] for j in STUDIES["methods"].jobs} == set(METHODS)
+    options = [json.dumps([m, o]) for m, (_, tried) in SWEEP.items() for o in tried]
+    assert len(set(options)) == len(options)
+
+
+def test_nobody_wins_inside_two_standard_errors():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=10)
+    assert paired(x + 1, x)["winner"] == "a" and paired(x, x + 1)["winner"] == "b"
+    assert paired([0.1, -0.1, 0.2], [0, 0, 0])["winner"] is None
+    found = paired([1.0, 2, 4], [0.0, 0, 0])
+    assert found["n"] == 3 and found["se"] == pytest.approx(np.std([1, 2, 4], ddof=1) / 3**0.5)
+    with pytest.raises(ValueError, match="standard error"):
+        paired([1], [0])
