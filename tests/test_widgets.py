@@ -351,7 +351,8 @@ def test_live_draws_again_when_a_control_moves():
     slider.value = 1.0
     choice.value = "b"
     assert drawn == [(0.5, "a"), (1.0, "a"), (1.0, "b")]
-    assert bytes(picture.value) == widgets.png(draw(1.0, "b"), dpi=80) and picture.format == "png"
+    assert bytes(picture.value) == widgets.png(draw(1.0, "b"), dpi=120) and picture.format == "png"
+    assert (picture.layout.width, picture.layout.max_width) == ("192px", "100%")  # as `show`, and never stretched
 
 
 def test_256_colours_are_enough_for_a_figure():

@@ -47,7 +47,9 @@ def live(draw: Callable[..., Figure], **controls: ipywidgets.ValueWidget) -> ipy
     picture = ipywidgets.Image(format="png", layout={"max_width": "100%"})
 
     def update(change: dict | None = None) -> None:
-        picture.value = png(draw(**{name: control.value for name, control in controls.items()}), dpi=80)
+        figure = draw(**{name: control.value for name, control in controls.items()})
+        picture.layout.width = f"{round(figure.get_figwidth() * PIXELS)}px"  # else it is stretched to the cell
+        picture.value = png(figure, dpi=120)
 
     for control in controls.values():
         control.observe(update, "value")
