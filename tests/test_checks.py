@@ -179,3 +179,21 @@ def test_a_name_that_is_not_there(lesson):
 
 def test_the_first_lesson_can_be_read():
     assert callable(definitions("00_start_here.ipynb", "ask").ask)
+
+
+class Anything(str):
+    """A text that calls itself equal to all."""
+
+    def __eq__(self, other):
+        return True
+
+    def __ne__(self, other):
+        return False
+
+    __hash__ = str.__hash__
+
+
+def test_a_text_that_calls_itself_equal_is_not():
+    with pytest.raises(Wrong):
+        same(Anything("x"), "y", "it", "")
+    same(Anything("y"), "y", "it", "")

@@ -211,8 +211,8 @@ def refused(world, capsys, *args, code=2):
         (["ask", "capital\x1b[31m peru"], "cannot be printed"),
         (["ask", "capital\nperu"], "cannot be printed"),
         (["ask", "capital\udc80peru"], "cannot be printed"),
-        (["train", "--per-family", "100000"], "the test split of know holds 239 questions: ask for no more"),
-        (["evaluate", "--per-family", "100000"], "the test split of know holds 239 questions"),
+        (["train", "--per-family", "9999"], "the test split of know holds 239 questions: ask for no more"),
+        (["evaluate", "--per-family", "9999"], "the test split of know holds 239 questions"),
         (["train", "--json", "."], "cannot write .: give a file in a folder that can be written"),
         (["evaluate", "--json", "data/tiny_pool/skills.csv/x"], "give a file in a folder that can be written"),
         (["bench", "svf", "--json", "data"], "cannot write data"),
@@ -365,7 +365,7 @@ def ended(p):
         p.communicate()
 
 
-STOPPED = "stopped: nothing is lost; give the same command again, and a training goes on where it was."
+STOPPED = "stopped: what was finished is kept; give the same command again, and a training goes on from there."
 
 
 @posix

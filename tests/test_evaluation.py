@@ -236,3 +236,29 @@ def test_baselines_of_the_shipped_pool():
     values = summary(frame).set_index(["name", "family"])["value"]
     best_alone = max(values[f"{name}, five turns, all roles", "all"] for name in pool.names)
     assert values["fixed chain per kind (ceiling)", "all"] > best_alone + 0.2  # there is something to coordinate
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda f: f.pop("kind"),
+        lambda f: f["family"].clear(),
+        lambda f: f["alone"]["agent0"].update(chain=[[9, 0]]),
+        lambda f: f["alone"]["agent0"].update(chain=[[0, 7]]),
+        lambda f: f["alone"]["agent0"].update(chain="xx"),
+        lambda f: f.update(alone=[1]),
+        lambda f: f["alone"].update(agent0=3),
+    ],
+)
+def test_chains_damaged_inside_are_named(pool, damage):
+    path = pool.folder / "chains.json"
+    kept = path.read_bytes()
+    found = json.loads(kept)
+    damage(found)
+    try:
+        path.write_text(json.dumps(found), encoding="utf-8")
+        with pytest.raises(UserError, match="chains.json is damaged: delete it"):
+            load_chains(pool)
+    finally:
+        path.write_bytes(kept)
+    assert load_chains(pool)["pool"] == pool.identity

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import stat
+import threading
 
 import pytest
 
@@ -95,3 +97,19 @@ def test_an_error_without_a_reason_is_still_a_sentence(target, monkeypatch):
     monkeypatch.setattr(os, "replace", odd)
     with pytest.raises(UserError, match=r"\(odd\)"):
         write_atomically(target, b"new")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and pipes of POSIX")
+def test_a_link_stays_a_link_and_a_pipe_a_pipe(tmp_path):
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_text("old", encoding="utf-8")
+    link.symlink_to(target)
+    write_atomically(link, b"new")
+    assert link.is_symlink() and target.read_bytes() == b"new"
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    read = []
+    reader.start()
+    write_atomically(pipe, b"through")
+    reader.join(10)
+    assert read == [b"through"] and stat.S_ISFIFO(pipe.stat().st_mode)

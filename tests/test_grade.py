@@ -15,6 +15,7 @@ import pytest
 from classroom import lessons, master, write
 
 from trinity_mini import __main__ as cli
+from trinity_mini import grade
 from trinity_mini.files import ROOT, UserError
 from trinity_mini.grade import COLUMNS, Graded, Row, as_csv, found_files, grade_files, names_of, report, report_name
 from trinity_mini.grade_kernel import Guard
@@ -245,6 +246,47 @@ def test_the_time_of_a_whole_notebook_and_a_text_that_cannot_be_sent():
     found = run(steps, replace(LIMITS, cell=60, notebook=4))
     assert [o.ename for o in found] == ["", "ValueError", TIME, NOT_RUN]
     assert 0 < float(found[2].evalue) <= 4
+
+
+@pytest.mark.parametrize(
+    "trick",
+    [
+        "get_ipython().kernel.session.key = b'other'",
+        "get_ipython().kernel.session.pack = lambda o: b'[1,2]'",
+        "get_ipython().payload_manager.read_payload = lambda: [1]",
+    ],
+)
+def test_a_kernel_that_sends_nonsense_costs_its_own_cells(trick):
+    found = run([Step("x = 1"), Step(trick), Step("y = 2"), Step("assert y == 2", "t", 1)], replace(LIMITS, restarts=3))
+    assert len(found) == 4 and DIED in [o.ename for o in found] and found[0].ename == ""
+
+
+def test_what_no_kernel_can_be_sent_does_not_stop_the_grading(tmp_path, course):
+    handed = good().add("imports", "x = '\ud800'")
+    write("", tmp_path / "in" / "a.ipynb")
+    (tmp_path / "in" / "a.ipynb").write_text(json.dumps(handed.notebook), encoding="utf-8")
+    write(good().notebook, tmp_path / "in" / "b.ipynb")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "in" / "c.ipynb")
+    found = {g.file: g for g in grade_files([tmp_path / "in"], tmp_path / "out", LIMITS, course / "notebooks")}
+    assert found["b.ipynb"].points == found["b.ipynb"].most == found["a.ipynb"].points
+    if "c.ipynb" in found:
+        assert found["c.ipynb"].rows[0].message.startswith("is no file")
+
+
+def test_one_notebook_that_breaks_the_grader_does_not_stop_the_others(tmp_path, course, monkeypatch):
+    for name in ("a.ipynb", "b.ipynb"):
+        write(good().notebook, tmp_path / "in" / name)
+    real = grade.grade_file
+
+    def breaks(path, *args):
+        if path.name == "a.ipynb":
+            raise RuntimeError("no idea")
+        return real(path, *args)
+
+    monkeypatch.setattr(grade, "grade_file", breaks)
+    a, b = grade_files([tmp_path / "in"], tmp_path / "out", LIMITS, course / "notebooks")
+    assert a.rows[0].message == "the grader could not run it (RuntimeError: no idea)" and b.points == b.most
 
 
 def test_a_kernel_that_stops_too_often():

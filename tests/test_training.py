@@ -243,7 +243,7 @@ def strategy_that_must_not_hear(monkeypatch):
 
 def test_if_all_is_lost_the_strategy_hears_nothing(tmp_path, monkeypatch):
     strategy_that_must_not_hear(monkeypatch)
-    with pytest.raises(UserError, match="lost: see to the pool, then start again to resume"):
+    with pytest.raises(UserError, match="were lost, .*: see to the pool, then start again to resume"):
         list(training(tmp_path, ScriptedPool(lambda agent, question: True)))
     assert {p.name for p in tmp_path.iterdir()} == {"config.json"}
     monkeypatch.undo()
@@ -464,18 +464,33 @@ def test_a_damaged_config_is_named(tmp_path, damage):
         lambda content: b"not a pickle",
         lambda content: pickle.dumps({"log": []}),
         lambda content: pickle.dumps({"log": [{"generation": 1}], "timing": [], "strategy": None}),
+        lambda content: pickle.dumps(pickle.loads(content) | {"strategy": {}}),
+        lambda content: pickle.dumps(pickle.loads(content) | {"config": pickle.loads(content)["config"] | {"seed": 9}}),
     ],
-    ids=["truncated", "empty", "foreign", "incomplete", "other fields"],
+    ids=["truncated", "empty", "foreign", "incomplete", "other fields", "no strategy", "another run's"],
 )
 def test_a_damaged_checkpoint_is_named_and_deleting_it_begins_again(whole, tmp_path, damage):
     folder, log = whole
     next(iter(training(tmp_path)))
     checkpoint = tmp_path / "checkpoint.pkl"
     checkpoint.write_bytes(damage(checkpoint.read_bytes()))
-    with pytest.raises(UserError, match=r"checkpoint\.pkl is damaged \(\w+\): delete it to begin this run again"):
+    with pytest.raises(UserError, match=r"checkpoint\.pkl is damaged \(.+\): delete it to begin this run again"):
         list(training(tmp_path))
     checkpoint.unlink()
     assert list(training(tmp_path)) == log
+
+
+def test_a_complete_run_writes_its_damaged_log_again(whole, tmp_path):
+    folder, log = whole
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "log.jsonl").write_text("", encoding="utf-8")
+    (tmp_path / "theta.safetensors").write_bytes(b"")
+    assert list(training(tmp_path)) == log[-1:]
+    assert contents(tmp_path) == contents(folder)
+    (tmp_path / "checkpoint.pkl").write_bytes(b"")
+    with pytest.raises(UserError, match="damaged .* choose another --out folder"):
+        list(training(tmp_path))
 
 
 def test_a_full_disk_leaves_the_last_generation(whole, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ if __name__ == "__main__":  # Ctrl-C at any moment, the slow imports too: one li
     import os
     import signal
 
-    STOPPED = b"\nstopped: nothing is lost; give the same command again, and a training goes on where it was.\n"
+    STOPPED = b"\nstopped: what was finished is kept; give the same command again, and a training goes on from there.\n"
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: (os.write(2, STOPPED), os._exit(130)))  # files change by rename only
 
@@ -40,7 +40,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return number
 
 
-positive, seed = whole(1, 10**9), whole(0, 2**32 - 1)
+positive, most, seed = whole(1, 10**9), whole(1, 10_000), whole(0, 2**32 - 1)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -68,14 +68,14 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--out", type=Path, help="run folder (default runs/PRESET-SEED)")
     c.add_argument("--episodes", type=positive, help="budget in training episodes instead of the preset's generations")
     c.add_argument("--figures", type=Path, help="where figures are written (default: the run folder)")
-    c.add_argument("--per-family", type=positive, default=200, help="test questions of each family (default 200)")
+    c.add_argument("--per-family", type=most, default=200, help="test questions of each family (default 200)")
     c.add_argument("--no-evaluate", action="store_true", help="train only")
 
     c = add("evaluate", "Measure trained coordinators and all baselines on held-out questions.")
     c.add_argument("checkpoints", nargs="*", type=Path, help="run folders or theta.safetensors files (default shipped)")
     c.add_argument("--preset", default="mini")
     c.add_argument("--family", action="append", metavar="NAME", help="only these families, also -hard ones")
-    c.add_argument("--per-family", type=positive, default=200, help="test questions of each family (default 200)")
+    c.add_argument("--per-family", type=most, default=200, help="test questions of each family (default 200)")
     c.add_argument("--seed", type=seed, default=11, help="of the questions and the draws")
 
     c = add("ask", "Play one question aloud: who was chosen with what probability, and what was said.")
@@ -125,14 +125,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault(name, str(args.threads))
     to_stdout = args.json == "-"
     try:
-        if args.json and not to_stdout:
+        if args.json is not None and not to_stdout:
             writable(Path(args.json))
         import torch
 
         torch.set_num_threads(args.threads)
         with contextlib.redirect_stdout(sys.stderr) if to_stdout else contextlib.nullcontext():
             rows = args.run(args)
-        if args.json and not to_stdout:
+        if args.json is not None and not to_stdout:
             try:
                 write_atomically(Path(args.json), as_json(rows).encode())
             except UserError:

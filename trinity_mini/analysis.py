@@ -75,9 +75,10 @@ def transitions(turns: pd.DataFrame) -> pd.DataFrame:
 def specialisation(turns: pd.DataFrame, resamples: int, seed: int) -> dict[str, float]:
     """Mutual information, in bits, between the family of a question and the agent and role of a turn.
 
-    Returns: bits; low, high, the 95 % bootstrap interval over episodes; chance, the mean after the families were
-    dealt anew among the episodes: what so many episodes give where nothing is specialised (the estimate is biased
-    upwards); most, the entropy of the family, which no mutual information exceeds.
+    Returns: bits; low, high, the 95 % bootstrap interval over episodes, reflected, since a resample is biased upwards
+    from the sample as the sample is from the truth; chance, the mean after the families were dealt anew among the
+    episodes: what so many episodes give where nothing is specialised; most, the entropy of the family, which no mutual
+    information exceeds.
     """
     rng = np.random.default_rng(seed)
     counts = pd.crosstab(turns.episode, [turns.agent, turns.role]).to_numpy(float)
@@ -87,8 +88,8 @@ def specialisation(turns: pd.DataFrame, resamples: int, seed: int) -> dict[str, 
     weights = rng.multinomial(n, np.full(n, 1 / n), size=resamples)
     boot = [_information((own * w[:, None]).T @ counts) for w in weights]
     chance = [_information(own[rng.permutation(n)].T @ counts) for _ in range(resamples)]
-    low, high = np.quantile(boot, [0.025, 0.975])
     joint = own.T @ counts
+    high, low = np.maximum(2 * _information(joint) - np.quantile(boot, [0.025, 0.975]), 0)
     p = joint.sum(1) / joint.sum()
     return {
         "bits": _information(joint), "low": float(low), "high": float(high), "chance": float(np.mean(chance)),

@@ -88,7 +88,12 @@ class Backbone:
         model, card = TinyLM.load(folder, "slm")
         backbone = cls(model, model.tokenizer)
         if "centre" in card:
-            backbone.centre, backbone.scale = np.array(card["centre"], dtype=np.float32), float(card["scale"])
+            try:
+                backbone.centre, backbone.scale = np.array(card["centre"], dtype=np.float32), float(card["scale"])
+                if backbone.centre.shape != (backbone.d,) or not 0 < backbone.scale < np.inf:
+                    raise ValueError("another width")
+            except (KeyError, TypeError, ValueError):
+                raise UserError(f"{folder}/slm.json lacks centre or scale: restore it from the repository.") from None
         return backbone
 
     @classmethod
@@ -122,8 +127,9 @@ class Backbone:
         """What this backbone reads of a conversation: a text, or one message of a chat."""
         if self.tiny:
             return router_text(transcript)
-        turns = [f"{turn.role.label}: {turn.reply.text or ''}" for turn in transcript.turns]
-        content = "\n\n".join([f"Question: {transcript.question}", *turns])
+        # Indented from the second line on, so that no text can pose as another's turn.
+        said = [(turn.role.label, (turn.reply.text or "").replace("\n", "\n  ")) for turn in transcript.turns]
+        content = "\n\n".join(f"{label}: {text}" for label, text in [("Question", transcript.question), *said])
         return [{"role": "user", "content": content}]
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -154,6 +160,7 @@ class Backbone:
         rules = rules.to_str() if rules else json.dumps(self.tokenizer.get_vocab(), sort_keys=True)
         return {
             "kind": "chat",
+            "turns": "indented",
             "template": digest(self.tokenizer.chat_template or ""),
             "thinking": False,
             "tokenizer": digest(rules),

@@ -47,6 +47,7 @@ def world(preset_name: str):
 def train(args: argparse.Namespace) -> list[Row]:
     from dataclasses import replace
 
+    from .evaluation import load_chains
     from .training import TrainingRun
 
     pool, coordinator, p = world(args.preset)
@@ -56,6 +57,7 @@ def train(args: argparse.Namespace) -> list[Row]:
         if args.figures:
             writable(figures / "x")
         _asked(args.per_family, 11)
+        load_chains(pool)
     training = TrainingRun(folder, coordinator, pool, p, args.seed)
     if args.episodes:
         per_generation = training.popsize * p.episodes_per_candidate

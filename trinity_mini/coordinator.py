@@ -138,7 +138,9 @@ class Coordinator:
                     f"{path} was made for another {name} ({found.get(key)}, not {wanted[key]}): "
                     f"{remedy}, or train a new coordinator."
                 )
-        if theta.shape != (self.n,) or not np.isfinite(theta).all():
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(theta.astype(np.float32)).all()  # as the models compute
+        if theta.shape != (self.n,) or not finite:
             raise UserError(f"{path} holds no {self.n} finite numbers: restore it or train again.")
         return theta
 

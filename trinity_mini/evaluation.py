@@ -88,13 +88,23 @@ def load_chains(pool: EmbeddedPool) -> dict:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             current = found["pool"] == pool.identity
-        except (OSError, ValueError, TypeError, KeyError):
+            if current:
+                _check_chains(found, pool)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             raise UserError(f"{path} is damaged: delete it, it is then made again.") from None
         if current:
             return found
     found = find_chains(pool)
     write_atomically(path, (json.dumps(found) + "\n").encode())
     return found
+
+
+def _check_chains(found: dict, pool: EmbeddedPool) -> None:
+    kinds = [k for f in FAMILIES for k in KINDS[f]]
+    for group, keys in (("alone", found["alone"].keys()), ("family", FAMILIES), ("kind", kinds)):
+        for key in keys:
+            if not all(a in range(len(pool.names)) for a, _ in as_chain(found[group][key])):
+                raise ValueError(f"an agent of {key} is not in the pool")
 
 
 def as_chain(entry: dict) -> Chain:

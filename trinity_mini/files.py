@@ -17,12 +17,16 @@ class UserError(Exception):
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part.
 
+    A link keeps pointing where it did, and its target is written; a device or pipe is written to as it is.
     Raises: UserError if the disk is full or the folder cannot be written.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(content)
+            return
         with open(temporary, "wb") as f:
             f.write(content)
             f.flush()

@@ -185,7 +185,12 @@ def grade_files(paths: Sequence[Path], out: Path, limits: Limits, folder: Path |
     for path, name in zip(files, names_of(files), strict=True):
         graded = Graded(name, rows=[Row("", 0, 0, "no notebook in this folder")])
         if not path.is_dir():
-            graded = grade_file(path, name, lessons, limits)
+            try:
+                graded = grade_file(path, name, lessons, limits)
+            except UserError:
+                raise
+            except Exception as e:  # one notebook must not keep the others from being graded
+                graded = Graded(name, rows=[Row("", 0, 0, f"the grader could not run it ({type(e).__name__}: {e})")])
         done.append(graded)
         write_atomically(out / "reports" / report_name(name, reports), report(graded).encode(errors="replace"))
         write_atomically(out / "grades.csv", as_csv(done))

@@ -56,6 +56,7 @@ class Guard:
     def __init__(self, names: Sequence[str]) -> None:
         """Import the modules that checkers rely on and note their functions and classes."""
         self.known: dict[str, dict[str, Any]] = {}
+        self.dumps = json.dumps
         for name in ("builtins", *names):
             with contextlib.suppress(ImportError):
                 module = importlib.import_module(name)
@@ -78,7 +79,7 @@ class Guard:
             found |= {"ename": type(e).__name__, "evalue": _text(e), "line": _line(e)}
         for name, value in shadows.items():  # a learner's function may need its own `sum`
             space.setdefault(name, value)
-        space[RESULT] = json.dumps(found)
+        space[RESULT] = self.dumps(found)
 
     def restored(self) -> list[str]:
         """Put back what was overwritten in the modules; returns the names.

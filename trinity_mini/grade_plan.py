@@ -39,6 +39,8 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
     Raises: UserError if it is no notebook.
     """
     try:
+        if not path.is_file():
+            raise UserError("is no file: hand in a notebook")
         if path.stat().st_size > LARGEST:
             raise UserError(f"larger than {LARGEST // 10**6} MB: clear its outputs")
         cells = json.loads(path.read_text(encoding="utf-8-sig"))["cells"]
@@ -46,7 +48,7 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
             {
                 "cell_type": str(c.get("cell_type")),
                 "id": str(c.get("id", "")),
-                "source": c["source"] if isinstance(c["source"], str) else "".join(c["source"]),
+                "source": _sendable(c["source"] if isinstance(c["source"], str) else "".join(c["source"])),
                 "metadata": c["metadata"] if isinstance(c.get("metadata"), dict) else {},
             }
             for c in cells
@@ -55,6 +57,11 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"cannot be read ({e.strerror or e})") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise UserError(f"is no notebook ({type(e).__name__}): save it in JupyterLab and hand it in again") from None
+
+
+def _sendable(source: str) -> str:
+    """A text that a kernel can be sent: half a surrogate pair becomes `?`."""
+    return source.encode("utf-8", "replace").decode("utf-8")
 
 
 def master_of(name: str, cells: Sequence[Cell], masters: Mapping[Path, Any]) -> Path | None:

@@ -131,8 +131,10 @@ class Kernel:
                 if not self._manager.is_alive():
                     raise KernelLost(DIED) from None
                 continue
+            except Exception:  # whatever it sent is no message: somebody has been at the kernel
+                raise KernelLost(DIED) from None
             if reply["parent_header"].get("msg_id") == message:
-                return reply["content"]
+                return _told(reply["content"])
         return None
 
     def close(self) -> None:
@@ -244,7 +246,7 @@ class _Run:
             nonce = secrets.token_hex(8)
             call = f"{GUARD}.check(globals(), {step.source!r}, {step.imports!r}, {nonce!r})"
             reply = self.kernel.ask(call, seconds, RESULT)
-        if any(p.get("source") == "ask_exit" for p in reply.get("payload", ())):
+        if "ask_exit" in reply["sources"]:
             raise KernelLost(DIED)
         if reply["status"] == "time":
             self.bad.add(i)
@@ -252,6 +254,15 @@ class _Run:
         if reply["status"] != "ok":
             return Outcome(str(reply.get("ename") or "Error"), str(reply.get("evalue", ""))[:MOST])
         return _checked(reply, nonce) if step.points else Outcome("")
+
+
+def _told(content: Any) -> dict[str, Any]:
+    """A reply's content with `sources`, of its payload. Raises: KernelLost if it is none, for a kernel may send all."""
+    try:
+        sources = [p["source"] for p in content.get("payload", ())]
+        return {**content, "status": str(content["status"]), "sources": sources}
+    except (TypeError, KeyError, AttributeError):
+        raise KernelLost(DIED) from None
 
 
 def _checked(reply: dict[str, Any], nonce: str) -> Outcome:

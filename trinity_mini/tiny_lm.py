@@ -211,7 +211,7 @@ class TinyLM(nn.Module):
         path = Path(folder) / f"{name}.safetensors"
         try:
             card = json.loads((Path(folder) / f"{name}.json").read_text(encoding="utf-8"))
-            model = cls(TinyConfig(**card["config"]))
+            model = cls(TinyConfig(**{k: type(getattr(TinyConfig, k))(v) for k, v in card["config"].items()}))
             if model.config.vocab != len(TOKENIZER):
                 raise ValueError("another vocabulary")
             tensors = load(path.read_bytes())

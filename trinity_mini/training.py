@@ -163,28 +163,38 @@ class TrainingRun:
         if checkpoint.exists():
             try:
                 state = pickle.loads(checkpoint.read_bytes())
+                if differ := ", ".join(_differing(state["config"], wanted)):
+                    raise ValueError(f"it is of a run with another {differ}")
+                if not callable(state["strategy"].ask):
+                    raise TypeError("no strategy")
                 self.log = [Generation(**row) for row in state["log"]]
                 self.timing = state["timing"]
                 return state["strategy"]
             except Exception as e:
-                raise UserError(
-                    f"{checkpoint} is damaged ({type(e).__name__}): delete it to begin this run again."
-                ) from None
+                complete = (self.folder / "theta.safetensors").exists()
+                remedy = "choose another --out folder" if complete else "delete it to begin this run again"
+                raise UserError(f"{checkpoint} is damaged ({type(e).__name__}: {e}): {remedy}.") from None
         self.log, self.timing = [], []
         stds = self.coordinator.stds(1.0, self.preset.svf_scale)
         return pycma_strategy(np.zeros(self.coordinator.n), self.preset.sigma0, self.seed, self.popsize, stds)
 
     def _save(self, strategy) -> None:
+        rows = self._save_log()
+        config = json.loads(json.dumps(self.config))
+        state = {"config": config, "strategy": strategy, "log": rows, "timing": self.timing}
+        write_atomically(self.folder / "checkpoint.pkl", pickle.dumps(state))
+
+    def _save_log(self) -> list[dict[str, Any]]:
         rows = [asdict(g) for g in self.log]
-        state = {"strategy": strategy, "log": rows, "timing": self.timing}
         for name, lines in (("log", rows), ("timing", self.timing)):
             write_atomically(self.folder / f"{name}.jsonl", "".join(json.dumps(r) + "\n" for r in lines).encode())
-        write_atomically(self.folder / "checkpoint.pkl", pickle.dumps(state))
+        return rows
 
     def __iter__(self) -> Iterator[Generation]:
         """Train, one generation after the other; a run that is complete yields its last line only."""
         strategy = self._start()
         if len(self.log) >= self.preset.generations:
+            self._save_log()
             self.save_theta(strategy.result.xfavorite)
             yield self.log[-1]
         while len(self.log) < self.preset.generations:
@@ -240,7 +250,10 @@ class TrainingRun:
         self.router_seconds += router.seconds
         scores = [mean_reward(episodes[c * m : (c + 1) * m])[0] for c in range(len(thetas))]
         if not np.isfinite(scores).all():
-            raise UserError("all calls of a candidate were lost: see to the pool, then start again to resume.")
+            raise UserError(
+                "all calls of a candidate were lost, or its rewards are no numbers: see to the pool, then start again "
+                "to resume."
+            )
         return np.array(scores), episodes
 
     def validate(self, theta: np.ndarray) -> tuple[float, float] | tuple[None, None]:
