@@ -149,7 +149,7 @@ def sft_sequences(
     lr: float = 0.03,
     batch: int = 64,
     epochs: int = 30,
-    every: int = 1500,
+    every: int = 500,
 ) -> Iterator[Progress]:
     """SFT on (agent, role) sequences found by search, question by question; the head is fitted anew every so often.
 
@@ -158,21 +158,27 @@ def sft_sequences(
     nodes: list[int] = []
     chosen: list[tuple[int, int]] = []
     rewards: list[float] = []
+
+    def fit() -> Iterator[Progress]:
+        target = np.zeros((len(nodes), game.head.n_out))
+        for k, (agent, role) in enumerate(chosen):
+            target[k, [agent, game.head.n_agents + role]] = 1
+        states = game.states
+        yield from fit_labels(game, np.array(nodes, int), target, seed, lr, batch, epochs, float(np.mean(rewards)))
+        game.states = states  # playing has read them already
+        rewards.clear()
+
     fitted = game.episodes
     for rows, reward in found_sequences(game, budget, seed, search):
         rewards.append(reward)
         for node, agent, role in rows:
             nodes.append(node)
             chosen.append((agent, role))
-        if game.episodes - fitted >= every or game.episodes + 40 > budget:
+        if game.episodes - fitted >= every:
             fitted = game.episodes
-            target = np.zeros((len(nodes), game.head.n_out))
-            for k, (agent, role) in enumerate(chosen):
-                target[k, [agent, game.head.n_agents + role]] = 1
-            states = game.states
-            yield from fit_labels(game, np.array(nodes), target, seed, lr, batch, epochs, float(np.mean(rewards)))
-            game.states = states  # playing has read them already
-            rewards = []
+            yield from fit()
+    if rewards:
+        yield from fit()
 
 
 def found_sequences(
@@ -186,6 +192,8 @@ def found_sequences(
     """
     rng, tree, agents = np.random.default_rng([seed, 61]), game.tree, game.tree.n_agents
     for question in rng.permutation(len(tree.asked)):
+        if game.episodes >= budget:
+            return
         best: tuple[float, int, list] = (0.0, 0, [])
         if search == "random":
             for _ in range(34):
@@ -196,8 +204,6 @@ def found_sequences(
         else:
             best = _ordered(game, budget, question, rng)
         yield best[2] if best[0] else [], best[0]
-        if game.episodes >= budget:
-            return
 
 
 def _ordered(game: Game, budget: int, question: int, rng: np.random.Generator) -> tuple[float, int, list]:
