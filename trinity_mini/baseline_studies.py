@@ -190,13 +190,15 @@ def _sweep(job: Job) -> list[Row]:
 
 
 def _snr(job: Job) -> list[Row]:
-    """Points on the way of a run of each method, and what an update's worth of episodes says there of the slope."""
+    """Points on the way of a run (by the reward of its batches), and what an update says there of the slope."""
     setting = Setting(FAMILIES, turns=job["turns"], per_family=job["questions"])
     tree = _small(setting)
     game = Game(tree)
     steps = list(METHODS[job["path"]](game, RELEASED, job["seed"]))
     points = {"start": np.zeros(game.n)}
-    points |= {f"after {len(steps) * k // 6}": steps[len(steps) * k // 6 - 1].theta for k in (1, 2, 3, 6)}
+    for level in (0.25, 0.5, 0.75):
+        points |= {f"first at {level}": s.theta for s in [s for s in steps if s.reward >= level][:1]}
+    points["end"] = steps[-1].theta
     return [
         {"point": name, "J": worth(tree, theta, 0)} | row
         for name, theta in points.items()
@@ -276,7 +278,7 @@ STUDIES = {
         Study(
             "gradient_snr",
             "signal and noise of one update's estimate of the slope of J",
-            _jobs(path=["REINFORCE, tuned", "sep-CMA-ES"], seed=[1, 2], turns=[3], questions=[16], repeats=[100])
+            _jobs(path=["REINFORCE, tuned, batch 512", "sep-CMA-ES, tuned"], seed=[1, 2], turns=[3], questions=[16], repeats=[100])
             + _jobs(path=["REINFORCE, tuned"], seed=[1], turns=[4], questions=[4], repeats=[100]),
             _jobs(path=["REINFORCE, tuned"], seed=[1], turns=[2], questions=[1], repeats=[4]),
             _snr,
@@ -291,7 +293,7 @@ STUDIES = {
         Study(
             "svf_methods",
             "REINFORCE through the SLM, head and SVF (svf_lr 0: head only); 200 held-out questions",
-            _jobs(seed=[1, 2, 3, 4], svf_lr=[0.001, 0.0], lr=[0.3], batch=[128], test=[50], budgets=[[1_500, 3_000, 6_000]]),
+            _jobs(seed=[1, 2, 3, 4], svf_lr=[0.001, 0.0], lr=[0.3], batch=[128], test=[50], budgets=[BUDGETS[:3]]),
             _jobs(seed=[1], svf_lr=[0.001], lr=[0.1], batch=[16], test=[2], budgets=[[32]]),
             _svf,
         ),
