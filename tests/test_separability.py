@@ -66,16 +66,16 @@ def test_without_noise_a_quadratic_gives_its_own_blocks():
     rng = np.random.default_rng(0)
     a = rng.standard_normal((10, 10))
     h = a + a.T
-    c = coupling(quadratic(h), rng.standard_normal(10), HALVES, 0.5, 4000, 1, NONE)
+    c = coupling(quadratic(h), rng.standard_normal(10), HALVES, 0.5, 1500, 1, NONE)
     wanted = frobenius(h, HALVES)
     rows = summary(c, 2)
     assert [(r["block"], r["other"]) for r in rows] == [("first", "first"), ("first", "second"), ("second", "second")]
     for row, f in zip(rows, wanted[np.triu_indices(2)], strict=True):
-        assert abs(row["F"] - f) < 4 * row["se"] and row["se"] < 0.05 * f
+        assert abs(row["F"] - f) < 4 * row["se"] and row["se"] < 0.08 * f
         assert row["p"] < 0.001 and row["detectable"] == 0
     eps = np.sqrt(wanted[0, 1] / np.sqrt(wanted[0, 0] * wanted[1, 1]))
-    assert rows[1]["low"] < eps < rows[1]["high"] and rows[1]["high"] - rows[1]["low"] < 0.1 * eps
-    assert c.evaluations == 4 * 4000 * 3
+    assert rows[1]["low"] < eps < rows[1]["high"] and rows[1]["high"] - rows[1]["low"] < 0.2 * eps
+    assert c.evaluations == 4 * 1500 * 3
 
 
 def test_a_separable_function_has_no_coupling_but_rounding():
@@ -97,7 +97,7 @@ def test_a_function_that_sympy_differentiates():
     h = np.array(sympy.hessian(f, x).subs(dict(zip(x, at, strict=True))).evalf(), dtype=float)
     value = sympy.lambdify(x, f)
     blocks = {"first": np.array([0, 1]), "second": np.array([2, 3])}
-    rows = summary(coupling(lambda p, s: value(*p.T), at, blocks, 0.01, 3000, 6, NONE), 7)
+    rows = summary(coupling(lambda p, s: value(*p.T), at, blocks, 0.01, 1000, 6, NONE), 7)
     for row, wanted in zip(rows, frobenius(h, blocks)[np.triu_indices(2)], strict=True):
         assert abs(row["F"] - wanted) < 4 * row["se"]
 
