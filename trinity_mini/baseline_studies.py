@@ -80,6 +80,7 @@ METHODS: dict[str, Method] = {
 # Methods that stay near the uniform policy meet new conversations all the time: with five turns they are too dear.
 FIVE_TURNS = ["REINFORCE, tuned", "sep-CMA-ES", "SFT, ordered search"]
 SEEDS = list(range(1, 11))
+PATHS = ["REINFORCE, tuned, batch 512", "sep-CMA-ES, tuned"]  # along which the slope is measured
 
 
 def _methods(job: Job) -> list[Row]:
@@ -278,7 +279,7 @@ STUDIES = {
         Study(
             "gradient_snr",
             "signal and noise of one update's estimate of the slope of J",
-            _jobs(path=["REINFORCE, tuned, batch 512", "sep-CMA-ES, tuned"], seed=[1, 2], turns=[3], questions=[16], repeats=[100])
+            _jobs(path=PATHS, seed=[1, 2], turns=[3], questions=[16], repeats=[100])
             + _jobs(path=["REINFORCE, tuned"], seed=[1], turns=[4], questions=[4], repeats=[100]),
             _jobs(path=["REINFORCE, tuned"], seed=[1], turns=[2], questions=[1], repeats=[4]),
             _snr,
