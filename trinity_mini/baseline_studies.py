@@ -167,9 +167,12 @@ SWEEP: dict[str, tuple[Method, list[dict[str, Any]]]] = {
          for p, m in ((68, 4), (17, 16))],
     ),
     "random search": (random_search, [{"scale": s, "confirm": c} for s in (1.0, 4.0, 16.0, 64.0) for c in (1, 8)]),
-    "SFT, single step": (sft_single_step, [{"lr": lr} for lr in (1e-6, 1e-3, 0.01, 0.03, 0.1)]),
-    "SFT, ordered search": (sft_sequences, [{"lr": lr} for lr in (0.003, 0.01, 0.03, 0.1)]),
-    "SFT, random search": (sft_sequences, [{"lr": lr, "search": "random"} for lr in (0.003, 0.01, 0.03, 0.1)]),
+    "SFT, single step": (sft_single_step, [{"lr": lr, "epochs": 30} for lr in (1e-6, 1e-3, 0.01, 0.1, 1.0)]),
+    "SFT, ordered search": (sft_sequences, [{"lr": lr, "epochs": e} for lr in (0.01, 0.1, 0.3) for e in (30, 100)]),
+    "SFT, random search": (
+        sft_sequences,
+        [{"lr": lr, "epochs": e, "search": "random"} for lr in (0.01, 0.1, 0.3) for e in (30, 100)],
+    ),
 }  # fmt: skip
 
 
