@@ -261,7 +261,7 @@ STUDIES = {
         Study(
             "reinforce_sweep",
             "every setting tried of every method: exact J, three turns, 64 questions",
-            _jobs(seed=[101, 102, 103, 104], method=list(SWEEP), budgets=[[3_000, 12_000, 32_640]]),
+            _jobs(seed=list(range(101, 109)), method=list(SWEEP), budgets=[[3_000, 12_000, 32_640]]),
             _jobs(seed=[101], method=list(SWEEP), budgets=[[600]], settings=[1], questions=[1]),
             _sweep,
         ),
