@@ -261,7 +261,7 @@ STUDIES = {
         Study(
             "reinforce_sweep",
             "every setting tried of every method: exact J, three turns, 64 questions",
-            _jobs(seed=list(range(101, 109)), method=list(SWEEP), budgets=[[3_000, 12_000, 32_640]]),
+            _jobs(seed=list(range(101, 107)), method=list(SWEEP), budgets=[[3_000, 12_000, 32_640]]),
             _jobs(seed=[101], method=list(SWEEP), budgets=[[600]], settings=[1], questions=[1]),
             _sweep,
         ),
@@ -297,7 +297,7 @@ STUDIES = {
         Study(
             "svf_methods",
             "REINFORCE through the SLM, head and SVF (svf_lr 0: head only); 200 held-out questions",
-            _jobs(seed=[1, 2, 3, 4], svf_lr=[0.001, 0.0], lr=[0.3], batch=[128], test=[50], budgets=[BUDGETS[:3]]),
+            _jobs(seed=[1, 2, 3, 4], svf_lr=[0.001, 0.0], lr=[0.3], batch=[128], test=[50], budgets=[BUDGETS[:2]]),
             _jobs(seed=[1], svf_lr=[0.001], lr=[0.1], batch=[16], test=[2], budgets=[[32]]),
             _svf,
         ),

@@ -68,7 +68,8 @@ def signals(game: Game, theta: Array, seed: int, repeats: int) -> list[Row]:
         cosines = x @ slope / np.maximum(lengths * norm, 1e-300)
         few = [i for i in range(min(repeats, 16)) if lengths[i] > 0]
         gains = np.array([worth(game.tree, theta + STEP * x[i] / lengths[i], 0) - j for i in few])
-        ratio = np.abs(slope) / np.sqrt(np.maximum(variance, 1e-300))
+        seen = variance > 1e-9 * variance.max()  # the others' slopes were met in no episode
+        ratio = np.abs(slope[seen]) / np.sqrt(variance[seen]) if seen.any() else np.zeros(1)
         gradient = name.startswith("REINFORCE")
         rows.append(
             {
