@@ -40,12 +40,16 @@ BUDGETS = [3_000, 12_000, RELEASED]
 RIVALS: dict[str, tuple[Method, dict[str, Any], list[dict[str, Any]]]] = {
     "REINFORCE": (
         reinforce,
-        {"lr": 0.3, "baseline": "batch", "batch": 128},
-        [{"lr": lr, "baseline": "batch", "entropy": e, "batch": 128} for lr in (0.03, 0.1, 0.3) for e in (0.0, 0.03)],
+        {"lr": 0.3, "baseline": "question", "entropy": 0.01, "batch": 512},
+        [
+            {"lr": lr, "baseline": "question", "entropy": e, "batch": 128}
+            for lr in (0.1, 0.3)
+            for e in (0.0, 0.01, 0.03)
+        ],
     ),
     "sep-CMA-ES": (
         sep_cma_es,
-        {"sigma0": 4.0},
+        {"sigma0": 8.0},
         [{"sigma0": s, "popsize": p, "m": m} for s in (2.0, 4.0, 8.0) for p, m in ((34, 16), (136, 4))],
     ),
 }
