@@ -293,7 +293,7 @@ STUDIES = {
             "winner_map",
             "REINFORCE against sep-CMA-ES where reward is rare and where it is not",
             _jobs(setting=list(range(len(MAP))), tuning_seeds=[2], seeds=[6], budgets=[MAP_BUDGETS]),
-            _jobs(setting=[4], tuning_seeds=[1], seeds=[1], budgets=[[544]]),
+            _jobs(setting=[5], tuning_seeds=[1], seeds=[1], budgets=[[544]]),
             _map,
         ),
         Study(

@@ -18,23 +18,18 @@ RELEASED = 32_640  # episodes of the released run
 Method = Callable[..., Iterator[Progress]]
 
 MAP = [
-    Setting(("know",), 3, per_family=12),
-    Setting(FAMILIES, 2, per_family=4),
-    Setting(FAMILIES, 3, per_family=4),
-    Setting(FAMILIES, 4, per_family=4),
-    Setting(("code",), 2, per_family=12),
-    Setting(("code",), 3, per_family=12),
-    Setting(("code",), 4, per_family=12),
-    Setting(("code",), 6, per_family=12),
-    Setting(("code",), 2, useless=5, per_family=12),
-    Setting(("code",), 3, useless=5, per_family=12),
-    Setting(("code",), 2, useless=25, per_family=12),
-    Setting(("code",), 3, useless=25, per_family=12),
-    Setting(("code",), 4, strict=True, per_family=12),
     Setting(("code",), 4, useless=5, strict=True, per_family=12),
+    Setting(("know",), 3, per_family=12),
+    Setting(("code",), 2, useless=25, per_family=12),
+    Setting(FAMILIES, 3, per_family=4),
+    Setting(("code",), 4, strict=True, per_family=12),
+    Setting(("code",), 2, per_family=12),
+    Setting(("code",), 4, per_family=12),
+    Setting(("code",), 3, useless=25, per_family=12),
     Setting(("code",), 4, useless=15, strict=True, per_family=12),
-    Setting(("code",), 6, strict=True, per_family=12),
+    Setting(("code",), 3, per_family=12),
     Setting(("code",), 6, useless=5, strict=True, per_family=12),
+    Setting(FAMILIES, 4, per_family=4),
 ]
 BUDGETS = [3_000, 12_000, RELEASED]
 RIVALS: dict[str, tuple[Method, dict[str, Any], list[dict[str, Any]]]] = {
