@@ -240,6 +240,9 @@ def test_one_generation(wrong, says):
         (lambda b, lam, m, every, q: b / (lam * m), "no whole number"),
         (lambda b, lam, m, every, q: generations_within(b, lam, m, every, q) + 1, "one too many"),
         (lambda b, lam, m, every, q: c._played(b, lam, m, every, q, last=False), "the last generation is validated"),
+        (lambda b, lam, m, every, q: c._played(b, lam, m, every, q, twice=True), "validated once, not twice"),
+        (lambda b, lam, m, every, q: generations_within(b - 1, lam, m, every, q), "what fits exactly"),
+        (lambda b, lam, m, every, q: generations_within(b, lam, m, every, q) - 1, "one too few"),
     ],
 )
 def test_generations_within(wrong, says):

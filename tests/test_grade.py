@@ -19,7 +19,7 @@ from trinity_mini import grade
 from trinity_mini.files import ROOT, UserError
 from trinity_mini.grade import COLUMNS, Graded, Row, as_csv, found_files, grade_files, names_of, report, report_name
 from trinity_mini.grade_kernel import Guard
-from trinity_mini.grade_run import DIED, NOT_RUN, TIME, Kernel, Limits, Step, run
+from trinity_mini.grade_run import DIED, NOT_RUN, TIME, Kernel, Limits, NotStarted, Step, run
 from trinity_mini.student import masters, student_notebook
 
 GOOD = {
@@ -363,9 +363,10 @@ def test_the_command(course, tmp_path, monkeypatch, capsys):
     write(HANDED_IN["emptied 01_tiny.ipynb"].notebook, tmp_path / "bo ben" / "01_tiny.ipynb")
     assert cli.main(["grade", "bo ben", "--json", "rows.json"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("1/1  01_tiny.ipynb  01_tiny  0 of 6 points  0 s\n") and "hold the grades of 1 files" in out
+    assert out.startswith("1/1  bo ben/01_tiny.ipynb  01_tiny  0 of 6 points  0 s\n")
+    assert "hold the grades of 1 files" in out
     kept = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
-    row = {"name": "01_tiny.ipynb", "family": "01-double-test", "value": 0, "se": None, "n": 2, "unit": "points"}
+    row = {"name": "bo ben/01_tiny.ipynb", "family": "01-double-test", "value": 0, "se": None, "n": 2, "unit": "points"}
     assert kept[0] == row and len(kept) == 3
     assert (tmp_path / "grades" / "grades.csv").exists() and (tmp_path / "grades" / "reports" / "01_tiny.md").exists()
 
@@ -410,3 +411,36 @@ def test_a_library_that_wraps_its_own_function_is_put_back_without_a_note(monkey
     assert guard.restored() == [] and library.f is before
     library.f = lambda: 3
     assert guard.restored() == ["some_library.f"] and library.f is before
+
+
+def test_a_second_run_keeps_the_lines_of_other_files(course, tmp_path):
+    for name in ("ann", "bob"):
+        write(good().notebook, tmp_path / name / "01_tiny.ipynb")
+    for paths in (["ann"], ["bob"], ["ann"]):
+        list(grade_files([tmp_path / p for p in paths], tmp_path / "out", LIMITS, course / "notebooks"))
+    text = (tmp_path / "out" / "totals.csv").read_text(encoding="utf-8")
+    assert list(csv.reader(text.splitlines())) == [
+        ["student file", "lesson", "points", "max"],
+        ["bob/01_tiny.ipynb", "01_tiny", "6", "6"],
+        ["ann/01_tiny.ipynb", "01_tiny", "6", "6"],
+    ]
+    lines = (tmp_path / "out" / "grades.csv").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 1 + 2 * 3 and sum(line.startswith("bob/") for line in lines) == 3
+    assert {p.name for p in (tmp_path / "out" / "reports").iterdir()} == {"ann_01_tiny.md", "bob_01_tiny.md"}
+
+
+def test_a_kernel_that_does_not_start_stops_nobody_else(course, tmp_path, monkeypatch):
+    for name in ("a.ipynb", "b.ipynb"):
+        write(good().notebook, tmp_path / name)
+    real, starts = grade.grade_file, []
+
+    def slow(path, *args):
+        starts.append(path.name)
+        if path.name == "a.ipynb" or len(starts) == 3:
+            raise NotStarted("no kernel can be started (TimeUp): is the machine busy? Try again.")
+        return real(path, *args)
+
+    monkeypatch.setattr(grade, "grade_file", slow)
+    a, b = grade_files([tmp_path], tmp_path / "out", LIMITS, course / "notebooks")
+    assert starts == ["a.ipynb", "a.ipynb", "b.ipynb", "b.ipynb"] and b.points == b.most
+    assert a.rows[0].message.startswith("not graded, grade this file again: no kernel can be started")

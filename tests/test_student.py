@@ -313,3 +313,13 @@ def test_the_metadata_is_of_nbgraders_third_schema():
 def test_the_helpers_make_what_nbformat_takes():
     for cell in (solution("x", "1"), checker("x-test", "1", 1)):
         nbformat.validate(nbformat.v4.new_notebook(cells=[cell]))
+
+
+@pytest.mark.parametrize("check_only", [True, False])
+def test_without_lessons_nothing_is_removed(tmp_path, check_only):
+    (tmp_path / "student").mkdir()
+    kept = tmp_path / "student" / "01_mine.ipynb"
+    kept.write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match="holds no lesson .* nothing was changed"):
+        make(check_only, tmp_path)
+    assert kept.exists()

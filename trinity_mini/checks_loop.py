@@ -249,7 +249,8 @@ def check_referee(fn: Callable) -> None:
         rules = {
             "a Verifier before any answer ends the episode at once, with reward 0.": {"early": False},
             "an early Verifier does not speak: do not count its turn.": {"count_early": True},
-            "a Thinker's suggestion replaces the role drawn for the next turn.": {"follow": False},
+            "a Thinker's suggestion, a Role or None, replaces the role drawn for the next turn: ask `is not None`, for "
+            "Role.WORKER is 0.": {"follow": False},
             "a suggestion holds for the NEXT turn only: forget it after that.": {"sticky": True},
             "the answer is the LAST Worker's.": {"first": True},
         }

@@ -157,8 +157,11 @@ def check_one_generation(fn: Callable) -> None:
         goal = rng.standard_normal(n)
         watched, twin = _Watched(_strategy(n, lam, seed)), _strategy(n, lam, seed)
         broken = int(rng.integers(lam)) if i % 2 else None
+        bad = (np.nan, np.inf, -np.inf)[i // 2 % 3]
 
-        def score(thetas: Any, goal: np.ndarray = goal, broken: int | None = broken, lam: int = lam) -> np.ndarray:
+        def score(
+            thetas: Any, goal: np.ndarray = goal, broken: int | None = broken, bad: float = bad, lam: int = lam
+        ) -> np.ndarray:
             thetas = np.asarray(thetas)
             if thetas.shape != (lam, len(goal)):
                 raise Wrong(
@@ -167,14 +170,14 @@ def check_one_generation(fn: Callable) -> None:
                 )
             fitness = np.exp(-np.square(thetas - goal).mean(axis=1))
             if broken is not None:
-                fitness[broken] = np.nan
+                fitness[broken] = bad
             return fitness
 
         if broken is None:
             fitness = called(fn, watched, score, what="one_generation")
             _was_told(watched, fitness, score, twin)
         else:
-            _refuses(fn, watched, score, broken)
+            _refuses(fn, watched, score, broken, bad)
     passed("one_generation", ROUNDS)
 
 
@@ -201,7 +204,7 @@ def _was_told(watched: _Watched, fitness: Any, score: Callable, twin: Any) -> No
     same(np.array(watched.es.mean), np.array(twin.mean), "the mean after one generation", "ask, score, tell.")
 
 
-def _refuses(fn: Callable, watched: _Watched, score: Callable, broken: int) -> None:
+def _refuses(fn: Callable, watched: _Watched, score: Callable, broken: int, bad: float) -> None:
     try:
         called(fn, watched, score, what="one_generation")
     except Wrong as error:
@@ -221,54 +224,65 @@ def _refuses(fn: Callable, watched: _Watched, score: Callable, broken: int) -> N
         return
     if watched.told:
         raise Wrong(
-            f"candidate {broken} had no fitness (NaN), and the strategy was told all the same. Hint: raise a "
-            "ValueError that names the candidate; pycma would take the median instead, without a word."
+            f"candidate {broken} had no fitness ({bad}), and the strategy was told all the same. Hint: raise a "
+            "ValueError that names it, for inf as for NaN (np.isfinite); pycma would take the median in place of a NaN."
         )
-    raise Wrong(f"candidate {broken} had no fitness (NaN), and nothing was raised. Hint: raise a ValueError.")
+    raise Wrong(f"candidate {broken} had no fitness ({bad}), and nothing was raised. Hint: raise a ValueError.")
 
 
 def check_generations_within(fn: Callable) -> None:
     """Exercise 7.4: generations_within(budget, lam, m, every, questions) -> whole number, against adding up."""
     rng = np.random.default_rng()
-    for i in range(ROUNDS):
-        budget, lam, m, every, asked, wanted, mistakes = _plan(rng)
-        while i == 0 and len({wanted, *mistakes.values()}) <= len(mistakes):  # first a plan that tells them all apart
-            budget, lam, m, every, asked, wanted, mistakes = _plan(rng)
-        found = called(fn, budget, lam, m, every, asked, what="generations_within")
-        text = f"generations_within({budget}, {lam}, {m}, {every}, {asked})"
+    mistakes = _plan(rng)[2].keys()
+    plans = [_plan(rng) for _ in range(ROUNDS - len(mistakes))]
+    for mistake in mistakes:  # and for each mistake a plan that shows it
+        plan = _plan(rng)
+        while plan[2][mistake] == plan[1]:
+            plan = _plan(rng)
+        plans.append(plan)
+    results = [called(fn, *plan[0], what="generations_within") for plan in plans]
+    known = [k for k in mistakes if all(plan[2][k] == r for plan, r in zip(plans, results, strict=True))]
+    hint = known[0] if known else "T * lam * m + validations * questions must not exceed the budget."
+    for (asked, wanted, _), found in zip(plans, results, strict=True):
+        text = f"generations_within({', '.join(map(str, asked))})"
         if isinstance(found, float | np.floating):
             raise Wrong(f"{text} is {found:.6g}, which is no whole number. Hint: int, and // instead of /.")
-        hint = recognised(found, mistakes, "T * lam * m + validations * questions must not exceed the budget.")
         same(found, wanted, text, hint)
-    passed("generations_within", ROUNDS)
+    passed("generations_within", len(plans))
 
 
-def _plan(rng: np.random.Generator) -> tuple[int, int, int, int, int, int, dict[str, int]]:
-    """(budget, lam, m, every, questions, generations that fit, what typical mistakes give)."""
+def _plan(rng: np.random.Generator) -> tuple[tuple[int, int, int, int, int], int, dict[str, int]]:
+    """((budget, lam, m, every, questions), generations that fit, what typical mistakes give)."""
     lam, m = int(rng.integers(4, 70)), int(rng.integers(1, 10))
     every, asked = int(rng.integers(2, 8)), int(rng.integers(1, 300))
     budget = int(rng.integers(0, 40 * lam * m))
     wanted = _played(budget, lam, m, every, asked)
+    if wanted and rng.random() < 0.5:  # an exact fit
+        budget = wanted * lam * m + -(-wanted // every) * asked
     mistakes = {
         "validation plays episodes, too: they come out of the same budget.": budget // (lam * m),
+        "if the last generation is an `every`-th, it is validated once, not twice.": _played(
+            budget, lam, m, every, asked, twice=True
+        ),
         "the last generation is validated as well, whatever `every` says.": _played(
             budget, lam, m, every, asked, last=False
         ),
         "validation does not come after each generation, only after every `every`-th and the last.": budget
         // (lam * m + asked),
         "one too many: the last generation and its validation must fit as a whole.": wanted + 1,
-        "one too few: what fits exactly is within the budget.": wanted - 1,
+        "what fits exactly is within the budget: <=, not <.": _played(budget - 1, lam, m, every, asked),
+        "one too few.": wanted - 1,
     }
-    return budget, lam, m, every, asked, wanted, mistakes
+    return (budget, lam, m, every, asked), wanted, mistakes
 
 
-def _played(budget: int, lam: int, m: int, every: int, asked: int, last: bool = True) -> int:
+def _played(budget: int, lam: int, m: int, every: int, asked: int, last: bool = True, twice: bool = False) -> int:
     """The largest number of generations within the budget, by adding them up."""
     spent, t, best = 0, 0, 0
     while spent <= budget:
         t += 1
         spent += lam * m + (asked if t % every == 0 else 0)
-        if spent + (asked if last and t % every else 0) <= budget:
+        if spent + (asked if twice or last and t % every else 0) <= budget:
             best = t
     return best
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from .files import UserError, write_atomically
 from .grade_plan import Plan, master_of, plan, read_cells, watched
-from .grade_run import DIED, NOT_RUN, TIME, Limits, Outcome, Step, run
+from .grade_run import DIED, NOT_RUN, TIME, Limits, NotStarted, Outcome, Step, run
 from .student import grade_id, grading, masters
 
 COLUMNS = ("student file", "lesson", "grade_id", "points", "max", "message")
@@ -160,10 +160,15 @@ def _below(path: Path, folder: Path) -> tuple[str, ...]:
 
 
 def names_of(files: Sequence[Path]) -> list[str]:
-    """Short names that tell files apart: paths from the folder that all share."""
+    """Short names that tell files apart: paths from the folder that all share.
+
+    A single folder of notebooks named as they were handed out is a student's: its own name is then part of theirs.
+    """
     whole = [Path(os.path.abspath(p)) for p in files]
     try:
         base = Path(os.path.commonpath([p.parent for p in whole]))
+        if any(p.parent == base and re.match(r"\d\d_\w+\.ipynb$", p.name) for p in whole):
+            base = base.parent
     except ValueError:  # on two drives
         return [p.as_posix() for p in whole]
     return [p.relative_to(base).as_posix() for p in whole]
@@ -172,7 +177,8 @@ def names_of(files: Sequence[Path]) -> list[str]:
 def grade_files(paths: Sequence[Path], out: Path, limits: Limits, folder: Path | None = None) -> Iterator[Graded]:
     """Grade every notebook under paths, and keep grades.csv and a report of each in the folder out.
 
-    After each notebook the CSV holds all so far, so that nothing is lost when this is stopped.
+    After each notebook the CSV holds all so far, so that nothing is lost when this is stopped. Lines of other files,
+    from earlier runs into the same folder, stay.
     folder: of the masters (default notebooks/).
     Raises: UserError for an unknown path or without masters, before anything is run; for a full disk at once.
     """
@@ -180,21 +186,33 @@ def grade_files(paths: Sequence[Path], out: Path, limits: Limits, folder: Path |
     lessons = masters(folder) if folder else masters()
     if not lessons:
         raise UserError("there is no master notebook with graded cells: restore notebooks/ from the repository.")
+    names = [_plain(name) for name in names_of(files)]
+    kept, kept_totals = (_others(out / f"{table}.csv", names) for table in ("grades", "totals"))
     done: list[Graded] = []
     reports: set[str] = set()
     for path, name in zip(files, names_of(files), strict=True):
         graded = Graded(name, rows=[Row("", 0, 0, "no notebook in this folder")])
         if not path.is_dir():
             try:
-                graded = grade_file(path, name, lessons, limits)
+                graded = _patiently(path, name, lessons, limits)
+            except NotStarted as e:
+                graded = Graded(name, rows=[Row("", 0, 0, f"not graded, grade this file again: {e}")])
             except UserError:
                 raise
             except Exception as e:  # one notebook must not keep the others from being graded
                 graded = Graded(name, rows=[Row("", 0, 0, f"the grader could not run it ({type(e).__name__}: {e})")])
         done.append(graded)
         write_atomically(out / "reports" / report_name(name, reports), report(graded).encode(errors="replace"))
-        write_atomically(out / "grades.csv", as_csv(done))
+        write_atomically(out / "grades.csv", as_csv(done, kept))
+        write_atomically(out / "totals.csv", totals(done, kept_totals))
         yield graded
+
+
+def _patiently(path: Path, name: str, lessons: Mapping[Path, Any], limits: Limits) -> Graded:
+    try:
+        return grade_file(path, name, lessons, limits)
+    except NotStarted:  # a busy machine
+        return grade_file(path, name, lessons, limits)
 
 
 def grade_aloud(paths: Sequence[Path], out: Path, limits: Limits, folder: Path | None = None) -> list[Graded]:
@@ -226,16 +244,35 @@ def _let_interrupts_through() -> None:
 # ---- what is written ---------------------------------------------------------------------------------
 
 
-def as_csv(done: Sequence[Graded]) -> bytes:
-    """One line for each checker cell of each file, UTF-8; no cell can be taken for a formula."""
+def as_csv(done: Sequence[Graded], kept: Sequence[Sequence[str]] = ()) -> bytes:
+    """One line for each checker cell of each file, UTF-8, after the lines kept of others."""
+    return _table(COLUMNS, kept, [(graded.file, graded.lesson, *row) for graded in done for row in graded.rows])
+
+
+def totals(done: Sequence[Graded], kept: Sequence[Sequence[str]] = ()) -> bytes:
+    """One line for each file: its points and the most there are."""
+    columns = ("student file", "lesson", "points", "max")
+    return _table(columns, kept, [(g.file, g.lesson, g.points, g.most) for g in done])
+
+
+def _table(columns: Sequence[str], kept: Sequence[Sequence[str]], rows: Sequence[Sequence[Any]]) -> bytes:
+    """A CSV in which no cell can be taken for a formula."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for graded in done:
-        for row in graded.rows:
-            cells = (graded.file, graded.lesson, *row)
-            writer.writerow([_plain(c) if isinstance(c, str) else c for c in cells])
+    writer.writerows([columns, *kept])
+    writer.writerows([_plain(c) if isinstance(c, str) else c for c in row] for row in rows)
     return text.getvalue().encode(errors="replace")
+
+
+def _others(path: Path, names: Sequence[str]) -> list[list[str]]:
+    """The lines of a table that an earlier run wrote, but those of the files named."""
+    if not path.exists():
+        return []
+    try:
+        rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+    except (OSError, ValueError, csv.Error) as e:
+        raise UserError(f"{path} cannot be read ({type(e).__name__}): move it away, or give another --out.") from None
+    return [row for row in rows[1:] if row and row[0] not in names]
 
 
 def _plain(text: str) -> str:

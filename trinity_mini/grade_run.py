@@ -70,6 +70,10 @@ class KernelLost(Exception):
     """The kernel is dead, or does not answer an interrupt; the text is TIME or DIED."""
 
 
+class NotStarted(UserError):
+    """No kernel can be started."""
+
+
 class Kernel:
     """A fresh kernel with limits, in an empty folder of its own, without keys and tokens in its environment.
 
@@ -98,7 +102,8 @@ class Kernel:
                 raise KernelLost(reply.get("evalue") or TIME)
         except (KernelLost, OSError, RuntimeError) as e:
             self.close()
-            raise UserError(f"no kernel can be started ({e}): try again, or give it more --memory.") from None
+            remedy = "is the machine busy? Try again" if str(e) == TIME else "try again, or give it more --memory"
+            raise NotStarted(f"no kernel can be started ({e}): {remedy}.") from None
         except BaseException:
             self.close()
             raise

@@ -236,6 +236,8 @@ def make(check_only: bool, folder: Path = NOTEBOOKS) -> list[dict[str, Any]]:
 
     Raises: UserError as `check` and `generate` do.
     """
+    if not masters(folder):
+        raise UserError(f"{folder} holds no lesson to make student notebooks from: nothing was changed.")
     for path in [] if check_only else generate(folder):
         print(f"wrote {path}" if path.exists() else f"removed {path}: its lesson is gone")
     check(folder)
