@@ -368,7 +368,8 @@ def test_the_command(course, tmp_path, monkeypatch, capsys):
     kept = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
     row = {"name": "bo ben/01_tiny.ipynb", "family": "01-double-test", "value": 0, "se": None, "n": 2, "unit": "points"}
     assert kept[0] == row and len(kept) == 3
-    assert (tmp_path / "grades" / "grades.csv").exists() and (tmp_path / "grades" / "reports" / "01_tiny.md").exists()
+    made = {p.relative_to(tmp_path / "grades").as_posix() for p in (tmp_path / "grades").rglob("*.*")}
+    assert made == {"grades.csv", "totals.csv", "reports/bo_ben_01_tiny.md"}
 
 
 def test_without_masters_nothing_is_graded(tmp_path):

@@ -31,7 +31,11 @@ def small(monkeypatch):
     monkeypatch.setattr("trinity_mini.pool.MAX_REPLY", 3)
     monkeypatch.setattr(make_pool, "TEXTS", 20)
     monkeypatch.setattr(make_pool, "skill_table", partial(skill_table, n=2))
-    monkeypatch.setattr(evaluation, "find_chains", lambda pool: {"pool": pool.identity})
+    monkeypatch.setattr(evaluation, "search_chain", one_worker)
+
+
+def one_worker(pool, asked, agents):
+    return ((next(iter(agents)), Role.WORKER),), 0.0
 
 
 def arguments(tmp_path, *more):

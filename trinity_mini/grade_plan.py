@@ -39,7 +39,7 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
     Raises: UserError if it is no notebook.
     """
     try:
-        if not path.is_file():
+        if path.exists() and not path.is_file():
             raise UserError("is no file: hand in a notebook")
         if path.stat().st_size > LARGEST:
             raise UserError(f"larger than {LARGEST // 10**6} MB: clear its outputs")
