@@ -1,6 +1,8 @@
 """The training loop that lesson 07 builds in plain cells is the package's; its prose quotes what it printed."""
 
+import io
 import re
+import tokenize
 from dataclasses import replace
 
 import nbformat
@@ -124,6 +126,9 @@ def test_it_reads_well():
     for cell in found:
         if cell.cell_type == "code":
             lines = [line for line in cell.source.splitlines() if line.strip()]
+            tokens = tokenize.generate_tokens(io.StringIO(cell.source).readline)
+            logical = sum(token.type == tokenize.NEWLINE for token in tokens)  # a wrapped line is one
+            assert logical <= (25 if "nbgrader" in cell.metadata else 12), cell.source
             assert len(lines) <= (25 if "nbgrader" in cell.metadata else 18), cell.source
             assert "interact(" not in cell.source  # its Output widget now and then hangs nbconvert
     words = "\n".join(c.source for c in found if c.cell_type == "markdown")

@@ -124,8 +124,8 @@ def test_python_range_is_the_same():
 def test_every_dependency_says_why():
     lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
     for line in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["dev"]]:
-        written, *_ = [text for text in lines if f'"{line}",' in text]
-        assert re.search(r",\s+# \w", written), f"no reason beside {line}"
+        written = [text for text in lines if f'"{line}",' in text]
+        assert written and all(re.search(r",\s+# \w", text) for text in written), f"no reason beside {line}"
 
 
 def test_citation_names_the_version():
