@@ -9,9 +9,9 @@ import sympy
 import torch
 
 from trinity_mini.backbone import Backbone
+from trinity_mini.baselines import Game, evolve, freeze, sep_cma_es
 from trinity_mini.coordinator import read_checkpoint
 from trinity_mini.curvature import (
-    MovingStates,
     block_products,
     definition1,
     frobenius,
@@ -19,10 +19,13 @@ from trinity_mini.curvature import (
     hessian,
     leading_states,
     products,
+    question_reward,
 )
 from trinity_mini.episode_tree import EpisodeTree
 from trinity_mini.files import DATA
+from trinity_mini.moving_states import MovingStates
 from trinity_mini.pool import EmbeddedPool
+from trinity_mini.pycma_strategy import pycma_strategy
 from trinity_mini.separability import (
     COMMON,
     DRAWS,
@@ -38,7 +41,7 @@ from trinity_mini.separability_functions import FUNCTIONS, trial
 from trinity_mini.separability_studies import STUDIES, partitions
 from trinity_mini.study import MODULES
 from trinity_mini.tasks import FAMILIES, questions
-from trinity_mini.tree_objectives import Expected, Sampled, train_head
+from trinity_mini.tree_objectives import Expected, Sampled
 
 HALVES = {"first": np.arange(4), "second": np.arange(4, 10)}
 
@@ -252,48 +255,45 @@ def test_sampled_and_expected_values_agree(tree):
 def test_states_move_with_the_deltas_as_the_backbone_says(world, theta):
     backbone, pool = world
     one = EpisodeTree(backbone, pool, questions("math", "train", 1, 0), max_turns=2).grow_all()
-    moving = MovingStates(backbone, one)
+    texts = [backbone.render(t) for t in one.transcripts]
+    moving = MovingStates(backbone, [[backbone.encode(t)[:-1] for t in texts]], torch.float64)
+    reward = question_reward(backbone, one)
     n = moving.svf.n
     delta = 3 * theta[:n]
-    texts = [backbone.render(t) for t in one.transcripts]
     wanted = backbone.features(backbone.hidden(texts, delta.astype(np.float32)))
     found = moving.features(torch.from_numpy(delta))
     assert abs(found - wanted).max() < 1e-4 and abs(found - one.features[: one.size]).max() > 1e-3
     at = np.concatenate((delta, 0.5 * theta[n:]))
     v = np.random.default_rng(12).standard_normal((1, len(at)))
     v /= np.linalg.norm(v)
-    h = products([moving.reward], at, v)
+    h = products([reward], at, v)
 
     def slope(x):
         x = torch.from_numpy(x).requires_grad_()
-        return torch.autograd.grad(moving.reward(x), x)[0].numpy()
+        return torch.autograd.grad(reward(x), x)[0].numpy()
 
     difference = (slope(at + 1e-4 * v[0]) - slope(at - 1e-4 * v[0])) / 2e-4
     assert np.linalg.norm(difference - h[0]) < 1e-5 * np.linalg.norm(h)
     with pytest.raises(ValueError, match="one question"):
-        MovingStates(backbone, EpisodeTree(backbone, pool, questions("math", "train", 2, 0), max_turns=2))
+        question_reward(backbone, EpisodeTree(backbone, pool, questions("math", "train", 2, 0), max_turns=2))
 
 
-def test_training_a_head_on_the_tree(world):
-    from dataclasses import replace
-
-    from trinity_mini.presets import preset
-
+def test_freezing_keeps_the_diagonal(world):
     pools = [questions(f, "train", 1, 0) for f in FAMILIES]
     tree = EpisodeTree(*world, [q for p in pools for q in p], max_turns=2)
-    small = replace(preset("mini"), popsize=40, generations=8)
-    spread = {}
-
-    def after(g, strategy):
-        spread[g] = float(np.std(np.log(strategy.result.stds)))
-
-    once = train_head(tree, pools, small, 1, True, after)
-    assert np.array_equal(once, train_head(tree, pools, small, 1, True))
-    assert spread[8] > 0.001
-    frozen = train_head(tree, pools, small, 1, False, after)
-    assert spread[8] < 1e-12 and not np.array_equal(once, frozen)
+    last, spread = {}, {}
+    for frozen in (False, True):
+        game = Game(tree)
+        strategy = pycma_strategy(np.zeros(game.n), 2.0, 1, 40)
+        if frozen:
+            freeze(strategy)
+        *_, step = evolve(game, strategy, 8 * 160, 4, 1)
+        last[frozen], spread[frozen] = step.theta, float(np.std(np.log(strategy.result.stds)))
+        *_, again = sep_cma_es(Game(tree), 8 * 160, 1, 40, 4, frozen=frozen)
+        assert np.array_equal(step.theta, again.theta)
+    assert spread[False] > 0.001 and spread[True] < 1e-12 and not np.array_equal(last[False], last[True])
     tree.grow_all()
-    values = Expected(tree)(np.stack((once, 0 * once)), np.zeros((2, 2), dtype=int))
+    values = Expected(tree)(np.stack((last[False], 0 * last[False])), np.zeros((2, 2), dtype=int))
     assert values[0] > values[1] + 0.1
 
 

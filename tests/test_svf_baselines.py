@@ -8,10 +8,11 @@ from trinity_mini.backbone import Backbone
 from trinity_mini.coordinator import Coordinator
 from trinity_mini.episode import Transcript
 from trinity_mini.gradient_baselines import advantages
+from trinity_mini.moving_states import MovingStates
 from trinity_mini.pool import EmbeddedPool
 from trinity_mini.presets import Preset
 from trinity_mini.signal_to_noise import signals
-from trinity_mini.svf_baselines import REPEATS, BatchedStates, reinforce_svf, svf_gradient
+from trinity_mini.svf_baselines import REPEATS, reinforce_svf, svf_gradient
 from trinity_mini.tasks import FAMILIES, questions
 from trinity_mini.training import play_policy
 from trinity_mini.tree_settings import Setting, build, whole, worth
@@ -31,7 +32,7 @@ def played(world):
     return coordinator, theta, play_policy(coordinator, theta, asked, world[1], Preset("t"), 3)
 
 
-def test_batched_states_are_those_of_the_backbone(world, played):
+def test_moving_states_are_those_of_the_backbone(world, played):
     backbone = world[0]
     coordinator, theta, episodes = played
     prompts = [
@@ -40,7 +41,7 @@ def test_batched_states_are_those_of_the_backbone(world, played):
     ]
     delta = torch.from_numpy(theta[: coordinator.n_svf]).float()
     groups = [[backbone.encode(p)[:-1] for p in g] for g in prompts]
-    found = BatchedStates(backbone, groups)
+    found = MovingStates(backbone, groups)
     flat = [p for g in prompts for p in g]
     wanted = backbone.features(backbone.hidden(flat, delta))
     with torch.no_grad():
@@ -48,21 +49,23 @@ def test_batched_states_are_those_of_the_backbone(world, played):
     assert found.tokens < sum(len(t) for g in groups for t in g)
 
 
-def test_the_gradient_is_that_of_the_log_probabilities(world, played):
+@pytest.mark.parametrize("entropy", [0.0, 0.7])
+def test_the_gradient_is_that_of_the_log_probabilities(world, played, entropy):
     backbone = world[0]
     coordinator, theta, episodes = played
     weights = np.random.default_rng(2).normal(size=len(episodes))
     weights[3] = 0
-    gradient, states = svf_gradient(backbone, theta, episodes, weights, 5)
-    assert states == sum(len(e.turns) for e, w in zip(episodes, weights, strict=True) if w)
+    gradient, states = svf_gradient(backbone, theta, episodes, weights, 5, entropy)
+    assert states == sum(len(e.turns) for e, w in zip(episodes, weights, strict=True) if w or entropy)
 
     def objective(x):
         rows = [(e, t, w) for e, w in zip(episodes, weights, strict=True) for t in range(len(e.turns))]
         prompts = [backbone.render(Transcript(e.question.prompt, e.turns[:t])) for e, t, _ in rows]
         a, r = (z.double().log_softmax(1).numpy() for z in coordinator.logits(prompts, x))
         chosen = [e.turns[t].decision for e, t, _ in rows]
-        return sum(w * (a[i, d.agent] + r[i, d.role]) for i, (d, (_, _, w)) in enumerate(
-            zip(chosen, rows, strict=True))) / len(episodes)  # fmt: skip
+        total = sum(w * (a[i, d.agent] + r[i, d.role]) for i, (d, (_, _, w)) in enumerate(
+            zip(chosen, rows, strict=True)))  # fmt: skip
+        return (total - entropy * sum((np.exp(z) * z).sum() for z in (a, r))) / len(episodes)
 
     rng = np.random.default_rng(3)
     for part, h in ((slice(0, coordinator.n_svf), 1e-3), (slice(coordinator.n_svf, None), 1e-2)):

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from .backbone import Backbone
 from .baselines import Array, Game, Played
-from .episode import uniforms
 from .episode_tree import EpisodeTree
 from .head import Head, make_head
 from .roles import Role
@@ -80,7 +79,7 @@ class RestrictedHead(Head):
 
 
 class VariantGame(Game):
-    """The episodes of a variant; `play` adds its bonuses to the rewards, `play_plain` does not."""
+    """The episodes of a variant; `play` adds its bonuses to the rewards, `walk` does not."""
 
     def __init__(self, tree: EpisodeTree, variant: Variant) -> None:
         super().__init__(tree)
@@ -97,12 +96,6 @@ class VariantGame(Game):
             + v.entropy * agent_entropy(played.agents, self.tree.n_agents)
             - v.turns_cost * (played.agents >= 0).sum(1),
         )
-
-    def play_plain(self, theta: Array, seed: int) -> Played:
-        """One episode on each question of the tree, the draws those of `evaluate`; rewards 0 or 1."""
-        b = len(self.tree.asked)
-        draws = np.stack([uniforms(self.turns, seed, i) for i in range(b)])
-        return super().play(np.asarray(theta)[None], np.zeros(b, int), np.arange(b), draws)
 
 
 def agent_entropy(agents: np.ndarray, n_agents: int) -> Array:

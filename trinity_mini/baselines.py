@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import process_time
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,9 +17,12 @@ from numpy.typing import NDArray
 
 from .episode import uniforms
 from .episode_tree import EpisodeTree
-from .head import LinearHead, sample, select, softmax
+from .head import LinearHead, select
 from .pycma_strategy import pycma_strategy
 from .training import draw_questions
+
+if TYPE_CHECKING:
+    from cma import CMAEvolutionStrategy
 
 Array = NDArray[np.float64]
 ROWS = 4096  # heads of different candidates gathered at a time
@@ -74,9 +78,20 @@ class Game:
         return np.array(draw_questions(self.groups, m, *seed))
 
     def play(self, thetas: Array, owner: NDArray, asked: NDArray, draws: Array) -> Played:
+        """`walk`; a variant of the game may change the rewards that training sees."""
+        return self.walk(thetas, owner, asked, draws)
+
+    def play_plain(self, theta: Array, seed: int | None) -> Played:
+        """One episode on each question of the tree, the draws those of `evaluate`, or by argmax (seed None)."""
+        b = len(self.tree.asked)
+        draws = None if seed is None else np.stack([uniforms(self.turns, seed, i) for i in range(b)])
+        return self.walk(np.asarray(theta)[None], np.zeros(b, int), np.arange(b), draws)
+
+    def walk(self, thetas: Array, owner: NDArray, asked: NDArray, draws: Array | None) -> Played:
         """Episode b on question asked[b] with head thetas[owner[b]] and uniform numbers draws[b] (max_turns, 2).
 
-        thetas: (C, n). Raises: ValueError if a theta is not finite: NaN would compare as false and go on.
+        thetas: (C, n); draws None: by argmax.
+        Raises: ValueError if a theta is not finite: NaN would compare as false and go on.
         """
         start = process_time()
         if not np.isfinite(thetas).all():
@@ -87,7 +102,7 @@ class Game:
             parts = [slice(i, i + ROWS) for i in range(0, len(rows), ROWS)]
             logits = [self.head(states[p], w[owner[rows[p]]] if len(w) > 1 else w[0]) for p in parts]
             agent, role = (torch.cat(z) for z in zip(*logits, strict=True))
-            return tuple(sample(softmax(z), draws[rows, turn, k]) for k, z in enumerate((agent, role)))
+            return select(agent, role, None if draws is None else draws[rows, turn])
 
         played = Played(*self.tree.play(choose, asked))
         turns = int((played.nodes >= 0).sum())
@@ -157,10 +172,22 @@ def sep_cma_es(
     """
     strategy = pycma_strategy(np.zeros(game.n), sigma0, seed, popsize)
     if frozen:
-        strategy.opts["CMA_rankone"] = strategy.opts["CMA_rankmu"] = 0
-        strategy.sp.c1_sep = strategy.sp.cmu_sep = 0.0
+        freeze(strategy)
+    yield from evolve(game, strategy, budget, m, seed, common)
+
+
+def freeze(strategy: CMAEvolutionStrategy) -> None:
+    """Keep pycma's diagonal as it is; the mean and the step size still adapt."""
+    strategy.opts["CMA_rankone"] = strategy.opts["CMA_rankmu"] = 0
+    strategy.sp.c1_sep = strategy.sp.cmu_sep = 0.0
+
+
+def evolve(
+    game: Game, strategy: CMAEvolutionStrategy, budget: int, m: int, seed: int, common: bool = True
+) -> Iterator[Progress]:
+    """Generations of m episodes a candidate by a strategy with ask and tell; theta is its mean."""
     generation = 0
-    while game.episodes + popsize * m <= budget:
+    while game.episodes + strategy.popsize * m <= budget:
         thetas = strategy.ask()
         fitness = evaluate_candidates(game, np.array(thetas), m, seed, generation, common)
         strategy.tell(thetas, list(-fitness))
@@ -234,24 +261,9 @@ class Adam:
 # ---- what a theta is worth -------------------------------------------------------------------------------------------
 
 
-def held_out_episodes(
-    tree: EpisodeTree, theta: Array, seed: int, selection: str
-) -> tuple[Array, NDArray, NDArray, NDArray]:
-    """One episode a question, with the draws of `evaluate` or by argmax; returns as `EpisodeTree.play`."""
-    head = LinearHead(tree.backbone.d, tree.n_agents)
-    draws = np.stack([uniforms(tree.max_turns, seed, i) for i in range(len(tree.asked))])
-    w = torch.from_numpy(np.asarray(theta)).float()
-
-    def choose(states, rows, turn):
-        u = draws[rows, turn] if selection == "sample" else None
-        return select(*head(states, w), u)
-
-    return tree.play(choose, np.arange(len(tree.asked)))
-
-
 def held_out_rewards(tree: EpisodeTree, theta: Array, seed: int, selection: str = "sample") -> Array:
-    """Rewards (questions,) of `held_out_episodes`."""
-    return held_out_episodes(tree, theta, seed, selection)[0]
+    """Rewards (questions,) of one episode a question, with the draws of `evaluate` or by argmax."""
+    return Game(tree).play_plain(theta, seed if selection == "sample" else None).rewards
 
 
 def at_budgets(steps: Iterable[Progress], budgets: Sequence[int]) -> dict[int, Progress]:

@@ -6,7 +6,6 @@ product costs a few evaluations of J, whatever the number of parameters (Pearlmu
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -14,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .backbone import Backbone
 from .episode_tree import EpisodeTree
+from .moving_states import MovingStates
 from .separability import Array, directions_of
 
 Reward = Callable[[Tensor], Tensor]  # theta (n,) float64 -> a number, twice differentiable
@@ -127,61 +126,19 @@ def definition1(h: Array, blocks: Mapping[str, NDArray]) -> dict[str, float]:
     }
 
 
-class MovingStates:
-    """The states of one question's tree as a differentiable function of the SVF deltas.
-
-    All texts share their beginnings, so each distinct beginning is one token of a single sequence, and attention goes
-    to a token's own beginnings only. Layers below the adapted one never see the deltas and run once.
+def question_reward(backbone: Backbone, tree: EpisodeTree) -> Reward:
+    """J of one question's tree for theta = [SVF deltas | linear head], through the SLM's adapted layers.
 
     Raises: ValueError if the backbone is no TinyLM or the tree holds several questions.
     """
+    if len(tree.asked) != 1:
+        raise ValueError("a tree of one question is needed: the states of a larger one do not fit into memory.")
+    texts = [backbone.encode(backbone.render(t))[:-1] for t in tree.transcripts]
+    states = MovingStates(backbone, [texts], torch.float64)
+    n = states.svf.n
 
-    def __init__(self, backbone: Backbone, tree: EpisodeTree) -> None:
-        if not backbone.tiny or len(tree.asked) != 1:
-            raise ValueError("the embedded model and a tree of one question are needed.")
-        self.tree, self.svf = tree, backbone.svf()
-        self.factors = {name: tuple(x.double() for x in f) for name, f in self.svf.factors.items()}
-        self.model, self.layer = copy.deepcopy(backbone.model).double(), backbone.layer
-        self.centre, self.scale = torch.from_numpy(backbone.centre).double(), backbone.scale
-        nodes: dict[tuple[int, int], int] = {}  # (node before, token) -> node
-        tokens, parents, ends = [], [], []
-        for transcript in tree.transcripts:
-            at = -1
-            for token in backbone.encode(backbone.render(transcript))[:-1]:
-                key = at, token
-                if key not in nodes:
-                    nodes[key] = len(nodes)
-                    tokens.append(token)
-                    parents.append(at)
-                at = nodes[key]
-            ends.append(at)
-        mask = torch.eye(len(tokens), dtype=torch.bool)
-        for i, parent in enumerate(parents):
-            if parent >= 0:
-                mask[i] |= mask[parent]
-        self.ends = torch.tensor(ends)
-        rope = self.model.rope((mask.sum(1) - 1)[None])
-        self.rope, self.mask = tuple(x.double() for x in rope), mask[None, None]
-        with torch.no_grad():
-            x = self.model.model.embed_tokens(torch.tensor(tokens))[None]
-            for layer in self.model.model.layers[: self.layer]:
-                x = layer(x, self.rope, self.mask)
-        self.below = x
+    def reward(theta: Tensor) -> Tensor:
+        h = states.features(theta[:n])
+        return tree.expected_reward(lambda _: chances(h, theta[n:], tree.n_agents)).mean()
 
-    def features(self, delta: Tensor) -> Tensor:
-        """(nodes, d) float64 states, centred and scaled, for delta (n_svf,)."""
-        weights = {}
-        start = f"model.layers.{self.layer}."
-        for name, part in self.svf.slices.items():
-            u, s, vt = self.factors[name]
-            moved = s * (1 + delta[part])
-            weights[name.removeprefix(start)] = (u * (moved * (s.sum() / moved.sum()))) @ vt
-        x = functional_call(self.model.model.layers[self.layer], weights, (self.below, self.rope, self.mask))
-        for layer in self.model.model.layers[self.layer + 1 :]:
-            x = layer(x, self.rope, self.mask)
-        return (self.model.model.norm(x[0, self.ends]) - self.centre) / self.scale
-
-    def reward(self, theta: Tensor) -> Tensor:
-        """J of the question for theta = [SVF deltas | linear head]."""
-        delta, w = theta[: self.svf.n], theta[self.svf.n :]
-        return self.tree.expected_reward(lambda _: chances(self.features(delta), w, self.tree.n_agents)).mean()
+    return reward

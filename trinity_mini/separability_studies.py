@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import torch
 
 from .backbone import Backbone
+from .baselines import Game, evolve, freeze, sep_cma_es
 from .coordinator import read_checkpoint
-from .curvature import MovingStates, block_products, definition1, frobenius, head_reward, hessian, leading_states
+from .curvature import block_products, definition1, frobenius, head_reward, hessian, leading_states, question_reward
 from .episode_tree import EpisodeTree
 from .files import DATA
 from .pool import EmbeddedPool
@@ -20,7 +20,7 @@ from .separability import COMMON, DRAWS, INDEPENDENT, NONE, Array, coupling, int
 from .separability_functions import FUNCTIONS, calibrate
 from .study import Job, Row, Study
 from .tasks import FAMILIES, questions
-from .tree_objectives import Expected, Sampled, train_head
+from .tree_objectives import Expected, Sampled
 
 TURNS = 3  # of the trees: all conversations of a question are about 120, and a trained head is right within three
 RANK = 16  # leading directions of the states; they hold about 98 % of the mean square
@@ -137,14 +137,11 @@ def _exact_rows(f: Array, names: list[str]) -> list[Row]:
 def _head(job: Job) -> list[Row]:
     """A head trained on a tree, and its coupling on the way: exactly, and by episodes for agents against roles."""
     tree = _tree(job["per_family"], "train")
-    kept: dict[int, Array] = {}
-
-    def after(generation: int, strategy) -> None:
-        if generation in GENERATIONS:
-            kept[generation] = np.array(strategy.result.xfavorite)
-
-    settings = replace(preset("mini"), generations=job["generations"])
-    train_head(tree, _pools(job["per_family"]), settings, job["seed"], after=after)
+    game, p = Game(tree), preset("mini")
+    kept = {0: np.zeros(game.n)}
+    budget = job["generations"] * p.popsize * p.episodes_per_candidate
+    steps = sep_cma_es(game, budget, job["seed"], p.popsize, p.episodes_per_candidate, p.sigma0)
+    kept |= {generation: s.theta for generation, s in enumerate(steps, 1) if generation in GENERATIONS}
     basis, share = leading_states(tree.features[: tree.size], RANK, OUT)
     reward, rows = head_reward(tree), []
     for generation, w in kept.items():
@@ -172,7 +169,7 @@ def _svf(job: Job) -> list[Row]:
     theta = job["scale"] * theta
     rewards = []
     for q in (q for p in _pools(job["per_family"]) for q in p):
-        rewards.append(MovingStates(backbone, EpisodeTree(backbone, pool, [q], max_turns=2).grow_all()).reward)
+        rewards.append(question_reward(backbone, EpisodeTree(backbone, pool, [q], max_turns=2).grow_all()))
     blocks = {name.split(".")[-2].removesuffix("_proj"): np.arange(s.start, s.stop)
               for name, s in backbone.svf().slices.items()}
     blocks["head"] = np.arange(n_svf, len(theta))
@@ -212,16 +209,21 @@ def _diagonal(job: Job) -> list[Row]:
                 "train": values[0], "test": values[1],
             })
 
-    settings = replace(preset("mini"), generations=job["generations"])
+    game, p = Game(tree), preset("mini")
+    strategy = pycma_strategy(np.zeros(game.n), p.sigma0, job["seed"], p.popsize)
+    if job["way"] == "frozen":
+        freeze(strategy)
     if job["way"] == "random":
         rng = np.random.default_rng([job["seed"], 5])
-        n = OUT * tree.features.shape[1]
-        strategy = pycma_strategy(np.zeros(n), settings.sigma0, job["seed"], settings.popsize)
-        for generation in range(settings.generations):
-            strategy.tell(strategy.ask(), rng.random(settings.popsize).tolist())
+        for generation in range(job["generations"]):
+            strategy.tell(strategy.ask(), rng.random(p.popsize).tolist())
             after(generation + 1, strategy)
     else:
-        train_head(tree, _pools(job["per_family"]), settings, job["seed"], job["way"] == "adapts", after)
+        budget = job["generations"] * p.popsize * p.episodes_per_candidate
+        steps = evolve(game, strategy, budget, p.episodes_per_candidate, job["seed"])
+        after(0, strategy)
+        for generation, _ in enumerate(steps, 1):
+            after(generation, strategy)
     return rows
 
 
@@ -250,7 +252,7 @@ STUDIES = {
             "separability-head",
             "coupling of the head's blocks over training, and Definition 1 for -J",
             [{"seed": s, "per_family": 8, "generations": 60, "directions": 150}
-             for s in range(1, 6)],
+             for s in range(1, 11)],
             [{"seed": 1, "per_family": 1, "generations": 10, "directions": 4}],
             _head,
         ),

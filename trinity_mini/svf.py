@@ -78,10 +78,10 @@ class SVF:
         return self.product(name, values)
 
     def product(self, name: str, values: Tensor) -> Tensor:
-        """U diag(values) Vt in float32; the saved W itself where values are W's own."""
+        """U diag(values) Vt in the type of values; the saved W itself where values are W's own."""
         u, s, vt = self.factors[name]
         if not values.requires_grad and torch.equal(values, s):
-            return self.saved[name].float()
+            return self.saved[name].to(values)
         return (u * values) @ vt
 
     def apply(self, model: nn.Module, delta: Tensor) -> None:

@@ -7,8 +7,6 @@ from time import process_time
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.func import functional_call
 
 from .backbone import Backbone
 from .baselines import Adam, Array, Progress, means
@@ -16,6 +14,7 @@ from .coordinator import Coordinator
 from .curvature import chances
 from .episode import Episode, Transcript, play, play_all, run, uniforms
 from .gradient_baselines import advantages
+from .moving_states import MovingStates
 from .pool import Pool
 from .presets import Preset
 from .tasks import FAMILIES, Question
@@ -24,68 +23,19 @@ from .training import Router, draw_questions, play_policy
 REPEATS = 8  # episodes a question: they share the beginnings of their texts
 
 
-class BatchedStates:
-    """States of many texts as a differentiable function of the SVF deltas, in float32.
-
-    groups: token ids of the texts of each group. In a group each distinct beginning is one token, which attends to its
-    own beginnings; groups are padded to one length. `tokens`: distinct beginnings in all, what a pass computes.
-    """
-
-    def __init__(self, backbone: Backbone, groups: Sequence[Sequence[Sequence[int]]]) -> None:
-        self.backbone, self.svf = backbone, backbone.svf()
-        tries = [_trie(texts) for texts in groups]
-        width = max(len(tokens) for tokens, _, _ in tries)
-        ids = torch.zeros(len(tries), width, dtype=torch.long)
-        mask = torch.eye(width, dtype=torch.bool).repeat(len(tries), 1, 1)
-        for g, (tokens, parents, _) in enumerate(tries):
-            ids[g, : len(tokens)] = torch.tensor(tokens)
-            for i, parent in enumerate(parents):
-                if parent >= 0:
-                    mask[g, i] |= mask[g, parent]
-        self.tokens = sum(len(tokens) for tokens, _, _ in tries)
-        self.ends = torch.tensor([(g, e) for g, (_, _, ends) in enumerate(tries) for e in ends]).unbind(1)
-        self.mask, model = mask[:, None], backbone.model
-        self.rope = model.rope(mask.sum(2) - 1)
-        with torch.no_grad():
-            x = model.model.embed_tokens(ids)
-            for layer in model.model.layers[: backbone.layer]:
-                x = layer(x, self.rope, self.mask)
-        self.below = x
-
-    def features(self, delta: Tensor) -> Tensor:
-        """(texts, d) for delta (n_svf,), group by group."""
-        b = self.backbone
-        start = f"model.layers.{b.layer}."
-        values = self.svf.singular_values(delta)
-        weights = {name.removeprefix(start): self.svf.product(name, s) for name, s in values.items()}
-        x = functional_call(b.model.model.layers[b.layer], weights, (self.below, self.rope, self.mask))
-        for layer in b.model.model.layers[b.layer + 1 :]:
-            x = layer(x, self.rope, self.mask)
-        return b.features(b.model.model.norm(x[self.ends]))
-
-
-def _trie(texts: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[int]]:
-    """Tokens of all distinct beginnings, the beginning before each (-1: none), and where each text ends."""
-    nodes: dict[tuple[int, int], int] = {}
-    tokens, parents, ends = [], [], []
-    for text in texts:
-        at = -1
-        for token in text:
-            if (at, token) not in nodes:
-                nodes[at, token] = len(nodes)
-                tokens.append(token)
-                parents.append(at)
-            at = nodes[at, token]
-        ends.append(at)
-    return tokens, parents, ends
-
-
 def svf_gradient(
-    backbone: Backbone, theta: Array, episodes: Sequence[Episode], weights: Array, n_agents: int, chunk: int = 64
+    backbone: Backbone,
+    theta: Array,
+    episodes: Sequence[Episode],
+    weights: Array,
+    n_agents: int,
+    entropy: float = 0.0,
+    chunk: int = 64,
 ) -> tuple[Array, int]:
     """(gradient (n,) of the mean of weights[b] * log p(choices of b), states it went back through).
 
     episodes: those of one question side by side, REPEATS of each. theta = [SVF deltas | linear head].
+    entropy: weight of the sum over turns of the choices' entropy (nats), as in `policy_gradient`.
     """
     x = torch.from_numpy(np.array(theta)).float().requires_grad_()
     n_svf, states = backbone.svf().n, 0
@@ -96,7 +46,7 @@ def svf_gradient(
             group = []
             for b in range(first, min(first + REPEATS, len(episodes))):
                 e = episodes[b]
-                for t, turn in enumerate(e.turns if weights[b] else ()):
+                for t, turn in enumerate(e.turns if weights[b] or entropy else ()):
                     text = backbone.render(Transcript(e.question.prompt, e.turns[:t]))
                     group.append(backbone.encode(text)[:-1])
                     choices.append((turn.decision.agent, int(turn.decision.role), weights[b]))
@@ -104,12 +54,14 @@ def svf_gradient(
                 groups.append(group)
         if not groups:
             continue
-        h = BatchedStates(backbone, groups).features(x[:n_svf])
+        h = MovingStates(backbone, groups).features(x[:n_svf])
         agent, role = chances(h, x[n_svf:], n_agents)
         a, r = (torch.tensor([c[k] for c in choices]) for k in (0, 1))
         w = torch.tensor([c[2] for c in choices], dtype=torch.float32)
-        log_p = (agent.log().gather(1, a[:, None]) + role.log().gather(1, r[:, None]))[:, 0]
-        (w @ log_p / len(episodes)).backward()
+        log_agent, log_role = (p.clamp_min(1e-30).log() for p in (agent, role))
+        log_p = (log_agent.gather(1, a[:, None]) + log_role.gather(1, r[:, None]))[:, 0]
+        spread = -(agent * log_agent).sum() - (role * log_role).sum()
+        ((w @ log_p + entropy * spread) / len(episodes)).backward()
         states += len(choices)
     return (np.zeros(len(theta)) if x.grad is None else x.grad.double().numpy()), states
 
@@ -123,6 +75,7 @@ def reinforce_svf(
     lr: float = 0.1,
     svf_lr: float = 0.001,
     batch: int = 512,
+    entropy: float = 0.0,
 ) -> Iterator[Progress]:
     """REINFORCE with Adam on head (lr) and SVF deltas (svf_lr), each reward against the others of its question."""
     coordinator = Coordinator(backbone, len(pool.names))
@@ -141,7 +94,7 @@ def reinforce_svf(
         playing += process_time() - start
         rewards = np.array([np.nan if e.reward is None else e.reward for e in episodes])
         weights = advantages(rewards, "question", REPEATS)
-        gradient, through = svf_gradient(backbone, theta, episodes, weights, len(pool.names))
+        gradient, through = svf_gradient(backbone, theta, episodes, weights, len(pool.names), entropy)
         theta = theta + rates * adam.step(gradient)
         played, backward = played + batch, backward + through
         states += sum(len(e.turns) for e in episodes)
