@@ -37,8 +37,9 @@ from trinity_mini.separability import (
     sign_flips,
     summary,
 )
+from trinity_mini.separability_controls import doubt, partitions, untaught
 from trinity_mini.separability_functions import FUNCTIONS, trial
-from trinity_mini.separability_studies import STUDIES, partitions
+from trinity_mini.separability_studies import STUDIES
 from trinity_mini.study import MODULES
 from trinity_mini.tasks import FAMILIES, questions
 from trinity_mini.tree_objectives import Expected, Sampled
@@ -295,6 +296,27 @@ def test_freezing_keeps_the_diagonal(world):
     tree.grow_all()
     values = Expected(tree)(np.stack((last[False], 0 * last[False])), np.zeros((2, 2), dtype=int))
     assert values[0] > values[1] + 0.1
+
+
+def test_doubt_is_the_entropy_over_the_turns_played(tree):
+    w = 25 * np.random.default_rng(13).normal(0, 0.2, 8 * 128)
+    draws = np.random.default_rng(14).random((20_000, 2, 2))
+    game = Game(tree)
+    played = game.play(w[None], np.zeros(20_000, int), np.arange(20_000) % len(tree.asked), draws)
+    visited = played.nodes[played.nodes >= 0]
+    z = tree.features[visited].double().numpy() @ w.reshape(8, -1).T / 128**0.5
+    entropy = sum(scipy.stats.entropy(np.exp(part), axis=1) for part in (z[:, :5], z[:, 5:]))
+    assert doubt(tree, w) == pytest.approx(entropy.mean(), abs=5 * entropy.std() / len(entropy) ** 0.5)
+    assert doubt(tree, 0 * w) == pytest.approx(np.log(15))
+
+
+def test_untaught_heads_are_as_long_or_as_sure(tree):
+    w = 5 * np.random.default_rng(15).normal(size=8 * 128)
+    rows = untaught(tree, w, leading_states(tree.features[: tree.size], 16, 8)[0], 2, 1)
+    assert {r["control"] for r in rows} == {"as long", "as sure"} and len(rows) == 2 * 2 * 3
+    for r in rows:
+        value, wanted = (r["norm"], np.linalg.norm(w)) if r["control"] == "as long" else (r["doubt"], doubt(tree, w))
+        assert value == pytest.approx(wanted, rel=0.01) and 0 <= r["eps"] < 3
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -274,7 +274,7 @@ STUDIES = {
         Study(
             "methods",
             "all methods, head only, three turns, 256 training questions: exact held-out J at equal budgets",
-            _jobs(seed=SEEDS, method=list(METHODS), turns=[3], train=[64], test=[40], budgets=[BUDGETS]),
+            _jobs(seed=list(range(1, 21)), method=list(METHODS), turns=[3], train=[64], test=[40], budgets=[BUDGETS]),
             _jobs(seed=[1], method=list(METHODS)[:2], turns=[3], train=[1], test=[1], budgets=[[544, 1088]]),
             _methods,
         ),

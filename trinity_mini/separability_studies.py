@@ -10,21 +10,28 @@ import torch
 from .backbone import Backbone
 from .baselines import Game, evolve, freeze, sep_cma_es
 from .coordinator import read_checkpoint
-from .curvature import block_products, definition1, frobenius, head_reward, hessian, leading_states, question_reward
+from .curvature import (
+    block_products,
+    definition1,
+    frobenius,
+    head_reward,
+    hessian,
+    leading_states,
+    question_reward,
+)
 from .episode_tree import EpisodeTree
 from .files import DATA
 from .pool import EmbeddedPool
 from .presets import preset
 from .pycma_strategy import pycma_strategy
 from .separability import COMMON, DRAWS, INDEPENDENT, NONE, Array, coupling, interval, resampling, summary
+from .separability_controls import OUT, RANK, exact_rows, partitions, short, untaught
 from .separability_functions import FUNCTIONS, calibrate
 from .study import Job, Row, Study
 from .tasks import FAMILIES, questions
 from .tree_objectives import Expected, Sampled
 
 TURNS = 3  # of the trees: all conversations of a question are about 120, and a trained head is right within three
-RANK = 16  # leading directions of the states; they hold about 98 % of the mean square
-OUT = 8
 GENERATIONS = (0, 10, 20, 30, 60)  # at which a head in training is measured
 STEP, EPISODES = 10.0, 32  # step h and episodes a value of the measurements by episodes
 
@@ -41,25 +48,6 @@ def _tree(per_family: int, split: str) -> EpisodeTree:
 
 def _pools(per_family: int, split: str = "train"):
     return [questions(f, split, per_family, 0) for f in FAMILIES]
-
-
-def partitions(rank: int, seed: int = 0) -> dict[str, dict[str, np.ndarray]]:
-    """Ways to cut the head's coordinates, output r and direction k at r * rank + k, into blocks.
-
-    Each with a control of as many random blocks of the same sizes.
-    """
-    index = np.arange(OUT * rank).reshape(OUT, rank)
-    names = [*(f"agent {a}" for a in range(OUT - 3)), "worker", "thinker", "verifier"]
-    cut = {
-        "agents, roles": {"agents": index[:-3].ravel(), "roles": index[-3:].ravel()},
-        "states": {f"states {i + 1}": c.ravel() for i, c in enumerate(np.array_split(index, 4, axis=1))},
-        "rows": {name: index[r] for r, name in enumerate(names)},
-    }
-    rng = np.random.default_rng(seed)
-    for name, blocks in list(cut.items()):
-        parts = np.split(rng.permutation(OUT * rank), np.cumsum([len(b) for b in blocks.values()])[:-1])
-        cut[f"random, like {name}"] = {f"random {i + 1}": p for i, p in enumerate(parts)}
-    return cut
 
 
 # ---- noise levels and step size ------------------------------------------------------------------------------
@@ -116,24 +104,6 @@ def _eps(f: Array) -> float | None:
 # ---- coupling over training ----------------------------------------------------------------------------------
 
 
-def _short(x: float) -> float:
-    """Six digits: rows are many."""
-    return float(f"{x:.6g}")
-
-
-def _exact_rows(f: Array, names: list[str]) -> list[Row]:
-    """A row a pair of blocks, from squared norms without noise (K, K)."""
-    scale = np.sqrt(np.outer(f.diagonal(), f.diagonal()))
-    return [
-        {
-            "block": names[p], "other": names[q], "F": _short(f[p, q]),
-            "eps": _short(np.sqrt(f[p, q] / scale[p, q])) if scale[p, q] > 0 else None,
-        }
-        for p in range(len(names))
-        for q in range(p, len(names))
-    ]
-
-
 def _head(job: Job) -> list[Row]:
     """A head trained on a tree, and its coupling on the way: exactly, and by episodes for agents against roles."""
     tree = _tree(job["per_family"], "train")
@@ -145,18 +115,18 @@ def _head(job: Job) -> list[Row]:
     basis, share = leading_states(tree.features[: tree.size], RANK, OUT)
     reward, rows = head_reward(tree), []
     for generation, w in kept.items():
-        at = {"generation": generation, "J": _short(float(reward(torch.from_numpy(w))))}
+        at = {"generation": generation, "J": short(float(reward(torch.from_numpy(w))))}
         rows.append({"kind": "theta", **at, "norm": float(np.linalg.norm(w)), "share": share})
         hess = hessian(reward, w, basis)
         for name, blocks in partitions(RANK).items():
             about = {"partition": name, "source": "exact", **at}
-            rows += [{"kind": "coupling", **about, **row} for row in _exact_rows(frobenius(hess, blocks), list(blocks))]
+            rows += [{"kind": "coupling", **about, **row} for row in exact_rows(frobenius(hess, blocks), list(blocks))]
             rows.append({"kind": "definition 1", **about, **definition1(-hess, blocks)})
         cut = {name: basis[:, index] for name, index in partitions(RANK)["agents, roles"].items()}
         c = coupling(Sampled(tree, EPISODES), w, cut, STEP, job["directions"], job["seed"])
         about = {"partition": "agents, roles", "source": "episodes", "h": STEP, "episodes": c.evaluations * EPISODES}
         rows += [{"kind": "coupling", **about, **at, **row} for row in summary(c, job["seed"])]
-    return rows
+    return rows + untaught(tree, w, basis, job["untaught"], job["seed"])
 
 
 def _svf(job: Job) -> list[Row]:
@@ -177,7 +147,7 @@ def _svf(job: Job) -> list[Row]:
         value = float(np.mean([float(r(torch.from_numpy(theta))) for r in rewards]))
     x = block_products(rewards, theta, blocks, job["directions"], job["run"])
     weights, names = resampling(len(x), 1000, job["run"]), list(blocks)
-    rows = _exact_rows(x.mean(0), names)
+    rows = exact_rows(x.mean(0), names)
     for row in rows:
         p, q = names.index(row["block"]), names.index(row["other"])
         row["se"] = float(x[:, p, q].std(ddof=1) / len(x) ** 0.5)
@@ -250,10 +220,10 @@ STUDIES = {
         ),
         Study(
             "separability-head",
-            "coupling of the head's blocks over training, and Definition 1 for -J",
-            [{"seed": s, "per_family": 8, "generations": 60, "directions": 150}
+            "coupling of the head's blocks over training, Definition 1 for -J, and heads that were not trained",
+            [{"seed": s, "per_family": 8, "generations": 60, "directions": 150, "untaught": 8}
              for s in range(1, 11)],
-            [{"seed": 1, "per_family": 1, "generations": 10, "directions": 4}],
+            [{"seed": 1, "per_family": 1, "generations": 10, "directions": 4, "untaught": 1}],
             _head,
         ),
         Study(
@@ -267,7 +237,7 @@ STUDIES = {
             "separability-diagonal",
             "how far sep-CMA-ES' diagonal adapts in 60 generations, and training with the diagonal frozen",
             [{"seed": s, "way": w, "per_family": 8, "generations": 60}
-             for s in range(1, 21) for w in ("adapts", "frozen", "random")],
+             for s in range(1, 41) for w in ("adapts", "frozen", "random")],
             [{"seed": 1, "way": w, "per_family": 1, "generations": 10} for w in ("adapts", "frozen", "random")],
             _diagonal,
         ),
