@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from trinity_mini import baseline_studies
-from trinity_mini.baseline_studies import METHODS, STUDIES, SWEEP, paired
+from trinity_mini.baseline_studies import METHODS, STUDIES, SWEEP
+from trinity_mini.paired import beyond, paired
 from trinity_mini.reply_cache import CachedPool
 from trinity_mini.study import MODULES, study
 
@@ -55,12 +57,20 @@ def test_jobs_differ_and_seeds_are_enough():
     assert len(set(options)) == len(options)
 
 
-def test_nobody_wins_inside_two_standard_errors():
+def test_nobody_wins_inside_two_standard_errors_or_without_a_t_test():
     rng = np.random.default_rng(1)
     x = rng.normal(size=10)
     assert paired(x + 1, x)["winner"] == "a" and paired(x, x + 1)["winner"] == "b"
     assert paired([0.1, -0.1, 0.2], [0, 0, 0])["winner"] is None
-    found = paired([1.0, 2, 4], [0.0, 0, 0])
-    assert found["n"] == 3 and found["se"] == pytest.approx(np.std([1, 2, 4], ddof=1) / 3**0.5)
+    for n in (3, 4, 10):
+        y = rng.normal(0.8, 1, n)
+        found, test = paired(y, np.zeros(n)), scipy.stats.ttest_1samp(y, 0)
+        assert found["p"] == pytest.approx(test.pvalue) and found["se"] == pytest.approx(scipy.stats.sem(y))
+        assert found["effect"] == pytest.approx(y.mean() / y.std(ddof=1)) and found["n"] == n
+        both = abs(y.mean()) > 2 * found["se"] and test.pvalue <= 0.05
+        assert (found["winner"] is not None) == both
+    assert not beyond(2.5, 1.0, 4) and beyond(2.5, 1.0, 10) and not beyond(1.99, 1.0, 1000)
+    assert paired([1, 1], [0, 0]) == {"difference": 1, "se": 0, "n": 2, "p": 0, "effect": np.inf, "winner": "a"}
+    assert paired([1, 1], [1, 1])["winner"] is None
     with pytest.raises(ValueError, match="standard error"):
         paired([1], [0])

@@ -6,11 +6,12 @@ import torch
 
 from trinity_mini.backbone import Backbone
 from trinity_mini.coordinator import Coordinator
-from trinity_mini.episode import Transcript
+from trinity_mini.episode import Rules, Transcript, fixed, play, run
 from trinity_mini.gradient_baselines import advantages
 from trinity_mini.moving_states import MovingStates
 from trinity_mini.pool import EmbeddedPool
 from trinity_mini.presets import Preset
+from trinity_mini.roles import Role
 from trinity_mini.signal_to_noise import signals
 from trinity_mini.svf_baselines import REPEATS, reinforce_svf, svf_gradient
 from trinity_mini.tasks import FAMILIES, questions
@@ -112,3 +113,27 @@ def test_signals_of_a_small_tree(world):
             assert 0.6 < row["bias"] < 1.6
     assert by_name["REINFORCE, baseline batch"]["snr"] > by_name["REINFORCE, baseline none"]["snr"]
     assert not advantages(np.zeros(8), "question", REPEATS).any()
+
+
+def test_a_kept_world_is_right_if_every_turn_is(world):
+    """Against every sequence of 45 (agent, role) choices of two turns, played one by one."""
+    backbone, pool = world
+    tree = build(Setting(("know",), 2, per_family=3, kept=True), backbone, pool)
+    assert whole(tree)
+    choices = [(a, r) for a in range(5) for r in range(3)]
+    right = {}
+    for i, q in enumerate(tree.asked):
+        for first in choices:
+            for second in choices:
+                plan = (first, second)
+
+                def choose(states, rows, turn, plan=plan):
+                    return tuple(np.full(len(rows), x) for x in plan[turn])
+
+                rewards, nodes, *_ = tree.play(choose, np.array([i]))
+                episode = run(play(q, fixed([(a, Role(r)) for a, r in plan]), pool, Rules(max_turns=2)))
+                told = [t.reply.text.strip() == q.answer and t.role == Role.WORKER for t in episode.turns]
+                right[i, plan] = all(told) and len(told) == 2
+                assert rewards[0] == right[i, plan]
+    assert 0 < sum(right.values()) < len(right) / 10
+    assert worth(tree, np.zeros(8 * 128), 0) == pytest.approx(sum(right.values()) / len(right))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -32,7 +32,7 @@ from .svf_baselines import reinforce_svf, svf_rewards
 from .tasks import FAMILIES, question_set
 from .tree_settings import Setting, build, question_values, whole, worth
 from .winner_map import BUDGETS as MAP_BUDGETS
-from .winner_map import MAP, compare
+from .winner_map import KEPT, MAP, compare
 
 BUDGETS = [1_500, 3_000, 6_000, 12_000, 24_000, 32_640, 40_000]
 RELEASED = 32_640  # episodes of the released run: 34 candidates x 16 x 60 generations
@@ -62,7 +62,7 @@ def _small(setting: Setting, split: str = "train") -> EpisodeTree:
 METHODS: dict[str, Method] = {
     "sep-CMA-ES": sep_cma_es,
     "sep-CMA-ES, tuned for 3 K": partial(sep_cma_es, sigma0=8.0, popsize=34, m=16),
-    "sep-CMA-ES, tuned for 33 K": partial(sep_cma_es, sigma0=8.0),
+    "sep-CMA-ES, tuned for 33 K": partial(sep_cma_es, sigma0=16.0),
     "REINFORCE, tuned for 3 K": partial(reinforce, lr=0.3, baseline="question", entropy=0.03, batch=128),
     "REINFORCE, tuned for 33 K": partial(reinforce, lr=0.3, baseline="question", entropy=0.01),
     "REINFORCE, lr .3, no entropy": partial(reinforce, lr=0.3, baseline="batch", batch=128),
@@ -160,7 +160,7 @@ SWEEP: dict[str, tuple[Method, list[dict[str, Any]]]] = {
     ),
     "sep-CMA-ES": (
         sep_cma_es,
-        [{"sigma0": s, "popsize": p, "m": m} for s in (0.5, 1.0, 2.0, 4.0, 8.0)
+        [{"sigma0": s, "popsize": p, "m": m} for s in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
          for p, m in ((34, 16), (136, 4), (272, 2))],
     ),
     "OpenAI-ES": (
@@ -216,7 +216,8 @@ def _snr(job: Job) -> list[Row]:
 
 
 def _map(job: Job) -> list[Row]:
-    return compare(build(MAP[job["setting"]], *_world()), MAP[job["setting"]], job)
+    setting = (MAP + KEPT)[job["setting"]]
+    return compare(build(setting, *_world()), setting, job)
 
 
 # ---- head and SVF ----------------------------------------------------------------------------------------------------
@@ -234,19 +235,6 @@ def _svf(job: Job) -> list[Row]:
         size = float(np.abs(s.theta[: backbone.svf().n]).mean())
         rows.append({"budget": b} | _row(s) | {"test": float(rewards.mean()), "mean_delta": size})
     return rows
-
-
-def paired(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
-    """Mean of a - b over pairs (seeds), its standard error, n, and who wins: nobody inside two standard errors.
-
-    Raises: ValueError for fewer than two pairs.
-    """
-    d = np.asarray(a, dtype=float) - np.asarray(b, dtype=float)
-    if len(d) < 2:
-        raise ValueError(f"{len(d)} pair(s) have no standard error.")
-    mean, se = float(d.mean()), float(d.std(ddof=1) / len(d) ** 0.5)
-    winner = "a" if mean > 2 * se else "b" if mean < -2 * se else None
-    return {"difference": mean, "se": se, "n": len(d), "winner": winner}
 
 
 # As tuned for the head alone; a held-out set of 50 questions a family.
@@ -296,7 +284,10 @@ STUDIES = {
         Study(
             "winner_map",
             "REINFORCE against sep-CMA-ES where reward is rare and where it is not",
-            _jobs(setting=list(range(len(MAP))), tuning_seeds=[2], seeds=[6], budgets=[MAP_BUDGETS]),
+            [
+                {"setting": i, "tuning_seeds": 3, "seeds": 6 if i < len(MAP) else 10, "budgets": MAP_BUDGETS}
+                for i in range(len(MAP + KEPT))
+            ],
             _jobs(setting=[5], tuning_seeds=[1], seeds=[1], budgets=[[544]]),
             _map,
         ),

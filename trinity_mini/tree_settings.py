@@ -13,13 +13,15 @@ from .baselines import Array, Game
 from .curvature import chances
 from .episode_tree import RIGHT, UNKNOWN, WRONG, EpisodeTree
 from .pool import EmbeddedPool
-from .tasks import Question, questions
+from .roles import Role
+from .tasks import Question, grade, questions
 
 
 @dataclass(frozen=True)
 class Setting:
     """families: whose questions are asked; useless: copies added of an agent that can do nothing in the first of them
-    (see USELESS); strict: right only if a Verifier accepted before the last turn.
+    (see USELESS); strict: right only if a Verifier accepted before the last turn; kept: right only if every turn is a
+    Worker's right answer, so that one decision must be kept to the end.
     """
 
     families: tuple[str, ...]
@@ -27,10 +29,12 @@ class Setting:
     useless: int = 0
     strict: bool = False
     per_family: int = 24
+    kept: bool = False
 
     @property
     def name(self) -> str:
         more = (f" +{self.useless} agents" if self.useless else "") + (" accepted" if self.strict else "")
+        more += " every turn" if self.kept else ""
         return "+".join(self.families) + more
 
 
@@ -60,13 +64,30 @@ class StrictTree(EpisodeTree):
         self.child[here] = np.where(self.child[here] == RIGHT, WRONG, self.child[here])
 
 
+class KeptTree(EpisodeTree):
+    """Episodes are right only if every turn is a Worker's right answer: the first other turn ends them, wrong."""
+
+    def grow(self, nodes: np.ndarray, agents: np.ndarray, roles: np.ndarray) -> None:
+        self.child[nodes, agents, roles] = WRONG
+        alive = np.array([self._right_so_far(n) for n in nodes], dtype=bool) & (roles == Role.WORKER)
+        nodes, agents, roles = nodes[alive], agents[alive], roles[alive]
+        self.child[nodes, agents, roles] = UNKNOWN
+        super().grow(nodes, agents, roles)
+        wrong = np.array([c >= 0 and not self._right_so_far(c) for c in self.child[nodes, agents, roles]], dtype=bool)
+        self.child[nodes[wrong], agents[wrong], roles[wrong]] = WRONG
+
+    def _right_so_far(self, node: int) -> bool:
+        transcript = self.transcripts[node]
+        return not transcript.turns or grade(self.asked[self.question[node]], transcript.answer)
+
+
 def build(setting: Setting, backbone: Backbone, pool: EmbeddedPool, split: str = "train") -> EpisodeTree:
-    """The tree of a setting, whole up to four turns, beyond that grown as it is walked."""
+    """The tree of a setting: whole up to four turns or where few conversations go on, else grown as it is walked."""
     asked: list[Question] = [q for f in setting.families for q in questions(f, split, setting.per_family, 0)]
     agents = [*range(len(pool.names)), *[USELESS[setting.families[0]]] * setting.useless] if setting.useless else None
-    kind = StrictTree if setting.strict else EpisodeTree
+    kind = KeptTree if setting.kept else StrictTree if setting.strict else EpisodeTree
     tree = kind(backbone, pool if agents is None else Cast(pool, agents), asked, setting.turns)
-    return tree.grow_all() if setting.turns <= 4 else tree
+    return tree.grow_all() if setting.turns <= 4 or setting.kept else tree
 
 
 def whole(tree: EpisodeTree) -> bool:

@@ -31,6 +31,7 @@ MAP = [
     Setting(("code",), 6, useless=5, strict=True, per_family=12),
     Setting(FAMILIES, 4, per_family=4),
 ]
+KEPT = [Setting(("know",), turns, per_family=12, kept=True) for turns in (3, 4, 5, 6)]  # one decision, every turn
 BUDGETS = [3_000, 12_000, RELEASED]
 RIVALS: dict[str, tuple[Method, dict[str, Any], list[dict[str, Any]]]] = {
     "REINFORCE": (
@@ -44,8 +45,8 @@ RIVALS: dict[str, tuple[Method, dict[str, Any], list[dict[str, Any]]]] = {
     ),
     "sep-CMA-ES": (
         sep_cma_es,
-        {"sigma0": 8.0},
-        [{"sigma0": s, "popsize": p, "m": m} for s in (2.0, 4.0, 8.0) for p, m in ((34, 16), (136, 4))],
+        {"sigma0": 16.0},
+        [{"sigma0": s, "popsize": p, "m": m} for s in (4.0, 8.0, 16.0) for p, m in ((34, 16), (136, 4))],
     ),
 }
 
