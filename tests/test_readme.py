@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 
 from trinity_mini.__main__ import parser
+from trinity_mini.claims import as_text, claims
 from trinity_mini.commands import as_lines
 from trinity_mini.evaluation import wide
 from trinity_mini.files import DATA, ROOT
 from trinity_mini.make_pool import show
+from trinity_mini.study import MODULES
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RECORDED = re.compile(r"<!-- recorded: ([\w-]+) -->\s*\n```[^\n]*\n(.*?)\n```", re.DOTALL)
@@ -35,7 +37,11 @@ def bench_lines():
     return as_lines(json.loads((DATA / "runs" / "bench.json").read_text(encoding="utf-8")))
 
 
-TABLES = {"evaluation": evaluation_table, "skills": skill_table, "bench": bench_lines}
+def claims_lines():
+    return as_text(claims())
+
+
+TABLES = {"evaluation": evaluation_table, "skills": skill_table, "bench": bench_lines, "claims": claims_lines}
 
 
 def lines(text):
@@ -62,6 +68,14 @@ def test_the_time_of_the_recorded_trainings_is_what_their_files_say():
     text = " ".join(README.split())
     assert f"took {min(cpu):.0f} to {max(cpu):.0f} CPU-seconds each, validation included" in text
     assert f"was {min(share):.0f} to {max(share):.0f} % of them" in text
+
+
+def test_the_cost_of_the_studies_is_what_their_files_say():
+    heads = [json.loads(f.read_text(encoding="utf-8").splitlines()[0]) for f in (DATA / "runs").glob("*.jsonl")]
+    assert {h["study"] for h in heads} == set(MODULES)
+    hours = sum(h["cpu"] for h in heads) / 3600
+    assert hours <= 16  # eight hours on two cores
+    assert f"{hours:.1f} CPU-hours in all" in " ".join(README.split())
 
 
 COMMANDS = [

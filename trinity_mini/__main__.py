@@ -1,4 +1,4 @@
-"""Commands: python -m trinity_mini make-pool | train | evaluate | ask | bench | student | grade | study."""
+"""The course's commands; `python -m trinity_mini --help` lists them."""
 
 from __future__ import annotations
 
@@ -105,6 +105,13 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--cluster", metavar="ADDRESS", help="of a dask.distributed scheduler, instead of processes here")
     c.add_argument("--state", type=Path, default=ROOT / "runs" / "studies", help="where rows of finished jobs are kept")
     c.add_argument("--out", type=Path, help="where the study's file is written (default data/runs)")
+
+    c = add("claims", "Print the paper's claims beside what the recorded studies show.")
+    c.add_argument("--runs", type=Path, default=DATA / "runs", help="folder of the studies' files (default data/runs)")
+
+    c = add("figures", "Draw the figures of lessons 08 to 10 again, from data/runs.")
+    c.add_argument("names", nargs="*", metavar="NAME", help="only these (default all)")
+    c.add_argument("--out", type=Path, default=ROOT / "figures", help="where they are written (default figures/)")
     return p
 
 

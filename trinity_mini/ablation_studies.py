@@ -158,7 +158,7 @@ STUDIES = {
             [
                 {"variant": v.name, "seed": s, "budget": BUDGET}
                 for v in VARIANTS
-                for s in range(1, 11 if v.name == "full" else 5)
+                for s in range(1, 11 if v.name == "full" else 7)
             ],
             [{"variant": name, "seed": 1, "budget": 136 * 4} for name in ("full", "at most 2 turns")],
             run_ablation,

@@ -19,6 +19,7 @@ from .episode_tree import EpisodeTree
 from .head import Head, make_head
 from .roles import Role
 
+CLOSED = -1e12  # as good as minus infinity, which `Coordinator.logits` refuses
 SHARP = 1e6  # an argmax is the softmax of endlessly large logits; ties are drawn
 
 
@@ -71,7 +72,7 @@ class RestrictedHead(Head):
         agents = range(head.n_agents) if variant.agents is None else variant.agents
         roles = Role if variant.roles is None else variant.roles
         allowed[[*agents, *(head.n_agents + int(r) for r in roles)]] = 1
-        self.closed = torch.where(allowed == 1, 0.0, -torch.inf)
+        self.closed = torch.where(allowed == 1, 0.0, CLOSED)
         self.times = SHARP if variant.argmax else 1.0
 
     def logits(self, h: Tensor, w: Tensor, noise: Tensor | None) -> Tensor:

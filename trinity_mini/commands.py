@@ -225,6 +225,35 @@ def study(args: argparse.Namespace) -> list[Row]:
              "n": 1, "unit": "jobs"} for s in studies]  # fmt: skip
 
 
+def figures(args: argparse.Namespace) -> list[Row]:
+    from importlib import import_module
+
+    from .plots import save
+
+    writable(args.out / "x.png")
+    known = {}
+    for lesson in ("separability", "baselines", "roles"):
+        known |= import_module(f".figures_{lesson}", __package__).FIGURES
+    wanted = args.names or list(known)
+    if unknown := [name for name in wanted if name not in known]:
+        raise UserError(f"unknown figure {unknown[0]!r}: choose from {', '.join(known)}.")
+    for name in wanted:
+        print(f"wrote {save(known[name](), args.out / f'{name}.png')}", flush=True)
+    return [{"name": name, "family": "all", "value": 1, "se": None, "n": 1, "unit": "figure"} for name in wanted]
+
+
+def claims(args: argparse.Namespace) -> list[Row]:
+    from .claims import as_text
+    from .claims import claims as table_of
+
+    table = table_of(args.runs)
+    print(as_text(table))
+    return [
+        {"name": r.claim, "family": r.source, "value": r.holds, "se": None, "n": 1, "unit": r.here}
+        for r in table.itertuples()
+    ]
+
+
 def writable(path: Path) -> None:
     """UserError if a file could not be written there; said before hours of work, and nothing is written for it."""
     folder = path.parent
