@@ -22,7 +22,7 @@ def solutions():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reference_passes(name, solutions, capsys):
-    for _ in range(20):  # fresh inputs each time
+    for _ in range(8):  # fresh inputs each time
         getattr(checks_roles, f"check_{name}")(solutions[name])
     rounds = checks_roles.DEALS if name == "chance_level" else checks_roles.ROUNDS
     assert capsys.readouterr().out.startswith(f"[OK] {name} agrees on {rounds} random inputs")

@@ -11,6 +11,7 @@ from scipy.stats import ttest_rel
 from trinity_mini import claims as module
 from trinity_mini.claims import CLAIMS, QUOTED, Recorded, claims, pair, quoted, said, verdict
 from trinity_mini.files import DATA, UserError
+from trinity_mini.study import jsonl
 
 EFFECTS = {  # accuracy of a variant minus that of full, and how sure
     "full": (0.0, 0.0), "no Thinker": (-0.7, 0.01), "no Verifier": (0.0, 0.03), "no roles: Workers only": (0.2, 0.01),
@@ -28,8 +29,7 @@ def pattern(i):
 
 
 def write(folder, name, rows):
-    lines = [json.dumps({"study": name}), *(json.dumps(r) for r in rows)]
-    (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / f"{name}.jsonl").write_bytes(jsonl({"study": name}, rows))
 
 
 def ablations():
@@ -208,7 +208,8 @@ def test_two_studies_of_the_diagonal_must_agree(tmp_path):
 def test_rare_worlds_only(tmp_path, kept):
     def found(gap, uniform=0.001):
         write(tmp_path, "winner_map", [
-            {"setting": w, "budget": 3000, "tuning": "tuned", "uniform": uniform if w else 0.3, "seed": s, "method": m,
+            {"setting": w, "turns": w, "budget": 3000, "tuning": "tuned", "uniform": uniform if w else 0.3, "seed": s,
+             "method": m,
              "world": "know every turn" if (w < 3) == kept else "know",
              "J": 0.4 + (m == "sep-CMA-ES") * ((gap if 0 < w < 3 else 0.5) + 0.001 * pattern(s))}
             for w in range(5) for s in range(4) for m in ("sep-CMA-ES", "REINFORCE")

@@ -126,7 +126,7 @@ def methods():
 
 def test_who_wins_is_as_the_lesson_says(methods):
     long, short, greedy, untuned = (tables.contest(methods, a, b).winner for a, b in CONTESTS)
-    assert set(long.loc[:12_000]) == {"a"} and set(long.loc[24_000:]) == {"nobody"}
+    assert set(long.loc[:24_000]) == {"a"} and set(long.loc[32_640:]) == {"nobody"}
     assert set(short) == {"a"} and set(untuned) == {"b"}
     assert set(greedy.loc[:6_000]) == {"a"} and set(greedy.loc[24_000:]) == {"b"}
 
@@ -139,11 +139,16 @@ def test_who_wins_is_as_the_lesson_says(methods):
     assert set(ordered.loc[:12_000]) == {"b"} and set(ordered.loc[32_640:]) == {"a"}
 
 
-def test_the_map_has_no_cell_for_evolution_and_the_lead_is_in_the_rare_ones():
+def test_the_map_turns_only_where_one_decision_must_be_kept():
     found = tables.winners(frame("winner_map"))
-    assert "b" not in set(found.winner)
-    assert (found[(found.uniform < 1e-3) & (found.budget > 3_000)].winner == "a").mean() > 0.6
-    assert found.uniform.min() < 1e-4
+    kept = found.world.str.contains("every turn")
+    assert "b" not in set(found.winner[~kept])
+    assert (found[~kept & (found.uniform < 1e-3) & (found.budget > 3_000)].winner == "a").mean() > 0.6
+    assert found.uniform.min() < 2e-5
+    assert set(found[kept & (found.turns >= 5)].winner) == {"b"}
+    three = found[kept & (found.turns == 3) & (found.tuning == "tuned")]
+    assert "b" not in set(three.winner)
+
 
 
 def test_untuned_reinforce_is_dice_by_sampling_and_not_by_argmax(methods):

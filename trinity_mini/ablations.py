@@ -19,7 +19,7 @@ from .episode_tree import EpisodeTree
 from .head import Head, make_head
 from .roles import Role
 
-CLOSED = -1e12  # as good as minus infinity, which `Coordinator.logits` refuses
+CLOSED = -1e30  # as good as minus infinity, which `Coordinator.logits` refuses
 SHARP = 1e6  # an argmax is the softmax of endlessly large logits; ties are drawn
 
 
@@ -63,7 +63,10 @@ VARIANTS = [
 
 
 class RestrictedHead(Head):
-    """A head that gives what may not be chosen no probability, and with argmax all of it to the largest logit."""
+    """A head that gives what may not be chosen no probability, and with argmax all of it to the largest logit.
+
+    Raises: ValueError if the variant leaves no agent or no role, or names one that is not there.
+    """
 
     def __init__(self, head: Head, variant: Variant) -> None:
         super().__init__(head.d, head.n_agents)
@@ -71,12 +74,14 @@ class RestrictedHead(Head):
         allowed = torch.zeros(self.n_out)
         agents = range(head.n_agents) if variant.agents is None else variant.agents
         roles = Role if variant.roles is None else variant.roles
+        if not (agents and roles and {*agents} <= {*range(head.n_agents)} and {*roles} <= {*Role}):
+            raise ValueError(f"the variant {variant.name!r} must allow agents 0 to {head.n_agents - 1} and roles.")
         allowed[[*agents, *(head.n_agents + int(r) for r in roles)]] = 1
-        self.closed = torch.where(allowed == 1, 0.0, CLOSED)
+        self.open = allowed == 1
         self.times = SHARP if variant.argmax else 1.0
 
     def logits(self, h: Tensor, w: Tensor, noise: Tensor | None) -> Tensor:
-        return self.inner.logits(h, w, noise) * self.times + self.closed
+        return torch.where(self.open, self.inner.logits(h, w, noise) * self.times, CLOSED)
 
 
 class VariantGame(Game):

@@ -58,7 +58,7 @@ def winners(record: pd.DataFrame) -> pd.DataFrame:
         found = verdict(wide["REINFORCE"], wide["sep-CMA-ES"])
         means = {"gradient": wide["REINFORCE"].mean(), "evolution": wide["sep-CMA-ES"].mean()}
         rows.append(dict(zip(keys, key, strict=True)) | found | means)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=[*keys, *found, *means] if rows else [*keys, "winner", "n"])
 
 
 def evolution_logs() -> pd.DataFrame:

@@ -94,9 +94,9 @@ class Game:
         Raises: ValueError if a theta is not finite: NaN would compare as false and go on.
         """
         start = process_time()
-        if not np.isfinite(thetas).all():
-            raise ValueError("theta holds a value that is not finite.")
         w = torch.from_numpy(np.asarray(thetas)).float()
+        if not w.isfinite().all():  # in float32, as the head has it
+            raise ValueError("theta holds a value that is not finite.")
 
         def choose(states, rows, turn):
             parts = [slice(i, i + ROWS) for i in range(0, len(rows), ROWS)]
@@ -233,6 +233,8 @@ def mirrored_gradient(fitness: Array, directions: Array, sigma: float) -> Array:
 
     Equal values share a rank: ranks by position would make a preference out of a tie.
     """
+    if not (np.isfinite(fitness).all() and sigma > 0):
+        raise ValueError(f"all fitness values must be finite, and sigma = {sigma} positive.")
     values, index, counts = np.unique(fitness, return_inverse=True, return_counts=True)
     last = counts.cumsum()
     ranks = (last - (counts + 1) / 2)[index] / (len(fitness) - 1) - 0.5
@@ -244,13 +246,16 @@ class Adam:
     """Adam for ascent, in numpy (Kingma & Ba 2015)."""
 
     def __init__(self, n: int, lr: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
+        if not 0 < lr < np.inf:
+            raise ValueError(f"the learning rate {lr} must be positive.")
         self.lr, self.beta1, self.beta2, self.eps, self.t = lr, beta1, beta2, eps, 0
         self.first, self.second = np.zeros(n), np.zeros(n)
 
     def step(self, gradient: Array) -> Array:
-        """The change (n,) of the parameters for a gradient (n,). Raises: ValueError if it is not finite."""
-        if not np.isfinite(gradient).all():
-            raise ValueError("the gradient holds a value that is not finite.")
+        """The change (n,) of the parameters for a gradient (n,). Raises: ValueError if its square is not finite."""
+        with np.errstate(over="ignore"):
+            if not np.isfinite(gradient**2).all():
+                raise ValueError("the gradient holds a value that is not finite, or too large to be squared.")
         self.t += 1
         self.first += (1 - self.beta1) * (gradient - self.first)
         self.second += (1 - self.beta2) * (gradient**2 - self.second)

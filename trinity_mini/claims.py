@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from .baseline_tables import winners
 from .files import DATA, UserError
 from .paired import beyond, paired
 from .study import frame
@@ -173,11 +174,10 @@ def rare_reward(r: Recorded, kept: bool) -> Found:
     """kept: in the worlds that are right only if one decision is kept to the end, or in the others."""
     rows = frame("winner_map", r.folder)
     rows = rows[(rows["tuning"] == "tuned") & (rows["uniform"] < RARE) & (rows["world"].str.contains(KEPT) == kept)]
-    cells = rows.pivot_table(index=["setting", "budget", "seed"], columns="method", values="J").groupby(level=[0, 1])
-    each = [pair(j["sep-CMA-ES"], j["REINFORCE"]) for _, j in cells]
-    text, holds = _counted(map(verdict, each))
-    many = f"{len(each)} worlds and budgets where dice earn less than {RARE}"
-    seeds = min((d["n"] for d in each), default=0)
+    cells = winners(rows)
+    text, holds = _counted(cells["winner"].map({"b": "yes", "a": "no", "nobody": "open"}))
+    many = f"{len(cells)} worlds and budgets where dice earn less than {RARE}"
+    seeds = int(cells["n"].min()) if len(cells) else 0
     return f"{text} of {many} ({seeds} seeds each)", holds
 
 
@@ -299,8 +299,13 @@ def claims(folder: Path = RUNS) -> pd.DataFrame:
     Returns: columns claim, paper (quoted), here (value ± standard error, n), holds, source (files of data/runs).
     Raises: UserError if a file is missing or damaged.
     """
-    recorded = Recorded(folder)
-    rows = [(c.claim, c.paper, *c.measure(recorded), c.source) for c in CLAIMS]
+    recorded, rows = Recorded(folder), []
+    for c in CLAIMS:
+        try:
+            rows.append((c.claim, c.paper, *c.measure(recorded), c.source))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:
+            text = f"{recorded.folder} lacks what the claim {c.claim!r} needs ({type(e).__name__}: {e})"
+            raise UserError(f"{text}: run the studies {c.source} whole, without --quick.") from None
     return pd.DataFrame(rows, columns=["claim", "paper", "here", "holds", "source"])
 
 

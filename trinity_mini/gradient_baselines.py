@@ -29,6 +29,8 @@ def reinforce(
     question, of which there are then 8. entropy: weight of the sum over turns of the choices' entropy (nats).
     """
     repeats = 8 if baseline == "question" else 1
+    if batch < 1 or batch % repeats:
+        raise ValueError(f"batch = {batch} must be a positive multiple of {repeats}.")
     rng = np.random.default_rng([seed, 41])
     theta, adam, update = np.zeros(game.n), Adam(game.n, lr), 0
     while game.episodes + batch <= budget:

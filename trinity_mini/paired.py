@@ -23,11 +23,15 @@ def paired(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
 
     p: of a two-sided paired t-test. effect: the difference over the standard deviation of the pairs' differences
     (Cohen's d_z). winner: "a" or "b" if the difference is `beyond` chance, else None.
-    Raises: ValueError for fewer than two pairs.
+    Raises: ValueError for fewer than two pairs, two different lengths, or a value that is not finite.
     """
     from scipy.stats import t
 
-    d = np.asarray(a, dtype=float) - np.asarray(b, dtype=float)
+    a, b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    if a.ndim != 1 or a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        raise ValueError(f"pairs are wanted, all finite: not shapes {a.shape} and {b.shape}.")
+    d = a - b
+    d[abs(d) <= 1e-12 * np.maximum(abs(a), abs(b))] = 0  # rounding is no difference
     if len(d) < 2:
         raise ValueError(f"{len(d)} pair(s) have no standard error.")
     mean, spread = float(d.mean()), float(d.std(ddof=1))

@@ -78,11 +78,16 @@ def coupling(
     blocks: name -> indices (k,) of coordinates, or an orthonormal basis (n, r) to keep the directions inside a
     subspace. noise: COMMON, DRAWS, INDEPENDENT or NONE (4
     evaluations), see above.
-    Raises: ValueError if h or directions are not positive, or if a basis is not orthonormal.
+    Raises: ValueError if h or directions are not positive, theta or a value of J is not finite, a basis is not
+    orthonormal, or a block is empty or holds a coordinate twice.
     """
-    if not (h > 0 and directions > 0):
+    if not (0 < h < np.inf and directions > 0):
         raise ValueError(f"h = {h} and directions = {directions} must be positive.")
+    if noise not in (COMMON, DRAWS, INDEPENDENT, NONE) or not blocks:
+        raise ValueError(f"noise = {noise!r} must be a kind of noise, and there must be a block.")
     theta = np.asarray(theta, dtype=float)
+    if not np.isfinite(theta).all():
+        raise ValueError("theta holds a value that is not finite.")
     bases = [_checked(name, np.asarray(b), len(theta)) for name, b in blocks.items()]
     pairs = tuple(combinations_with_replacement(range(len(bases)), 2))
     halves = 1 if noise == NONE else 2
@@ -102,8 +107,10 @@ def coupling(
             seeds[..., 1] = seeds[..., :1, 1]
         points = np.broadcast_to((theta + moves)[:, :, None], (m, len(pairs), halves, 4, len(theta)))
         values = objective(points.reshape(-1, len(theta)), seeds.reshape(-1, 2)).reshape(m, len(pairs), halves, 4)
+        if not np.isfinite(values).all():
+            raise ValueError(f"J is not finite at {int((~np.isfinite(values)).sum())} of {values.size} points.")
         d = values @ (signs[:, 0] * signs[:, 1])
-        rounding = 4 * np.finfo(float).eps * np.abs(values).max()
+        rounding = 4 * np.finfo(float).eps * np.abs(values).max(-1)
         found[start : start + m] = np.where(np.abs(d) > rounding, d, 0) / (4 * h * h)  # one half serves as both
     evaluations = 4 * halves * directions * len(pairs)
     sizes = np.array([u.shape[-1] for u in bases])
@@ -214,6 +221,8 @@ def detectable(first: Array, second: Array) -> float:
 
 
 def _checked(name: str, block: NDArray, n: int) -> NDArray:
+    if block.ndim == 1 and (not len(block) or block.dtype == bool or len({*block.tolist()}) < len(block)):
+        raise ValueError(f"block {name!r} must hold indices, at least one, each once.")
     if block.ndim == 2 and not (len(block) == n and np.allclose(block.T @ block, np.eye(block.shape[1]), atol=1e-8)):
         raise ValueError(f"block {name!r} must be indices or an orthonormal basis with {n} rows.")
     return block

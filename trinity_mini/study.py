@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from .files import DATA, UserError, write_atomically
@@ -95,8 +96,9 @@ def run_study(
     Raises: UserError if a job failed; the others' rows are kept.
     """
     jobs = s.quick if quick else s.jobs
+    folder = folder.resolve()  # workers elsewhere have another working directory
     folder.mkdir(parents=True, exist_ok=True)
-    left = [job for job in jobs if not _kept(folder / f"{job_key(s.name, job)}.json")]
+    left = [job for job in jobs if _kept(folder, s.name, job) is None]
     done = len(jobs) - len(left)
     yield done, len(jobs)
     if not left:
@@ -106,6 +108,8 @@ def run_study(
         for future in completed(futures):
             try:
                 future.result()
+            except UserError:
+                raise
             except Exception as e:
                 raise UserError(
                     f"a job of the study {s.name} failed ({type(e).__name__}: {e}): mend it and start again."
@@ -117,16 +121,24 @@ def run_study(
 def collect(s: Study, folder: Path, out: Path, quick: bool = False) -> Path:
     """Write all rows as out/NAME.jsonl: a line that says how they were made, then a line a row, in the jobs' order."""
     head: dict[str, Any] = {"study": s.name, "what": s.what, "cpu": 0.0, "machine": [], "commit": []}
-    lines = []
+    rows: list[Row] = []
     for job in s.quick if quick else s.jobs:
-        record = json.loads((folder / f"{job_key(s.name, job)}.json").read_text(encoding="utf-8"))
+        record = _kept(folder, s.name, job)
+        if record is None:
+            raise UserError(f"{folder} lacks rows of {s.name}: the workers must write into this same folder.")
         head["cpu"] = round(head["cpu"] + record["seconds"]["cpu"], 2)
         for name in ("machine", "commit"):
             head[name] = sorted({*head[name], record[name]})
-        lines += [json.dumps({**record["job"], **row}) for row in record["rows"]]
+        rows += [{**record["job"], **row} for row in record["rows"]]
     path = out / f"{s.name}.jsonl"
-    write_atomically(path, ("\n".join([json.dumps(head), *lines]) + "\n").encode())
+    write_atomically(path, jsonl(head, rows))
     return path
+
+
+def jsonl(head: Row, rows: Sequence[Row]) -> bytes:
+    """A study's file: a line that says how the rows were made, how many they are and their hash, then a line a row."""
+    lines = [json.dumps(row, allow_nan=False) for row in rows]
+    return ("\n".join([json.dumps(head | {"rows": len(lines), "sha256": _digest(lines)}), *lines]) + "\n").encode()
 
 
 def frame(name: str, folder: Path = DATA / "runs"):
@@ -135,10 +147,17 @@ def frame(name: str, folder: Path = DATA / "runs"):
 
     path = Path(folder) / f"{name}.jsonl"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return pd.DataFrame([json.loads(line) for line in lines[1:]])
-    except (OSError, ValueError) as e:
+        first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
+        head = json.loads(first)
+        if not (isinstance(head, dict) and head.get("study") == name and head.get("sha256") == _digest(lines)):
+            raise ValueError("its rows are not those that were written")
+        return pd.DataFrame([json.loads(line) for line in lines])
+    except (OSError, ValueError, RecursionError) as e:
         raise UserError(f"{path} cannot be read ({e}): run `python -m trinity_mini study {name}`.") from None
+
+
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def machine() -> str:
@@ -158,12 +177,28 @@ def commit() -> str:
     return found.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
-def _kept(path: Path) -> bool:
+def _kept(folder: Path, name: str, job: Job) -> dict[str, Any] | None:
+    """The record of a finished job; None if there is none, or none that `run_job` wrote for this very job."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(record, dict) and "rows" in record
+        record = json.loads((folder / f"{job_key(name, job)}.json").read_text(encoding="utf-8"))
+        json.dumps(record, allow_nan=False)
+        fits = record["job"] == json.loads(json.dumps(job)) and all(isinstance(r, dict) for r in record["rows"])
+        texts = isinstance(record["machine"], str) and isinstance(record["commit"], str)
+        return record if fits and texts and float(record["seconds"]["cpu"]) >= 0 else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would go on for hours, beside the workers of the next start."""
+
+    def watch() -> None:
+        parent = parent_process()
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
@@ -172,7 +207,7 @@ def _executor(processes: int, cluster: str | None) -> Iterator[tuple[Callable[..
     if cluster is None and processes == 1:
         yield _now, iter
     elif cluster is None:
-        pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+        pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_end_with_parent)
         try:
             yield pool.submit, lambda futures: as_completed(list(futures))
         finally:

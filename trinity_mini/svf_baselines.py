@@ -44,7 +44,7 @@ def svf_gradient(
         groups, choices = [], []
         for first in part[::REPEATS]:
             group = []
-            for b in range(first, min(first + REPEATS, len(episodes))):
+            for b in range(first, min(first + REPEATS, part.stop)):
                 e = episodes[b]
                 for t, turn in enumerate(e.turns if weights[b] or entropy else ()):
                     text = backbone.render(Transcript(e.question.prompt, e.turns[:t]))
@@ -78,6 +78,8 @@ def reinforce_svf(
     entropy: float = 0.0,
 ) -> Iterator[Progress]:
     """REINFORCE with Adam on head (lr) and SVF deltas (svf_lr), each reward against the others of its question."""
+    if batch < 1 or batch % REPEATS:
+        raise ValueError(f"batch = {batch} must be a positive multiple of {REPEATS}.")
     coordinator = Coordinator(backbone, len(pool.names))
     groups = [[q for q in train if q.family == f] for f in FAMILIES]
     rates = np.repeat([svf_lr, lr], [coordinator.n_svf, coordinator.n_head])

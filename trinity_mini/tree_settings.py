@@ -31,6 +31,12 @@ class Setting:
     per_family: int = 24
     kept: bool = False
 
+    def __post_init__(self) -> None:
+        if self.turns < 1 or self.per_family < 1 or self.useless < 0 or not self.families:
+            raise ValueError("a setting needs a family, a turn and a question, and no negative number of agents.")
+        if self.useless and self.families[0] not in USELESS:
+            raise ValueError(f"no agent is useless in {self.families[0]}: choose from {', '.join(USELESS)}.")
+
     @property
     def name(self) -> str:
         more = (f" +{self.useless} agents" if self.useless else "") + (" accepted" if self.strict else "")
