@@ -8,10 +8,19 @@ import torch
 from scipy.stats import entropy
 
 from trinity_mini.ablation_studies import STUDIES, run_ablation, run_emergence
-from trinity_mini.ablations import VARIANTS, LastToken, MeanToken, Variant, VariantGame, agent_entropy
+from trinity_mini.ablations import (
+    VARIANTS,
+    LastToken,
+    MeanToken,
+    RestrictedHead,
+    Variant,
+    VariantGame,
+    agent_entropy,
+)
 from trinity_mini.backbone import Backbone
 from trinity_mini.episode import uniforms
 from trinity_mini.episode_tree import EpisodeTree
+from trinity_mini.head import make_head
 from trinity_mini.pool import EmbeddedPool
 from trinity_mini.tasks import FAMILIES, questions
 
@@ -96,3 +105,16 @@ def test_the_quick_studies_run(tmp_path, monkeypatch):
         assert follows.sum() == counts.sum() + 800
         assert (follows[:-1].sum(0)[:-1] + follows[-1][:-1] == counts.sum((0, 1)).ravel()).all()
     assert [r["generation"] for r in looks] == [0, 1] and {r["what"] for r in rows} == {"generation", "transfer"}
+
+
+@pytest.mark.parametrize("options", [{"agents": ()}, {"agents": (5,)}, {"agents": (-1,)}, {"roles": ()}])
+def test_a_variant_that_allows_nobody_is_refused(options):
+    with pytest.raises(ValueError, match="must allow"):
+        RestrictedHead(make_head("linear", 8, 5), Variant("x", **options))
+
+
+def test_what_is_closed_stays_closed_however_large_the_logits():
+    head = RestrictedHead(make_head("linear", 8, 5), Variant("x", agents=(0,), argmax=True))
+    w = torch.from_numpy(np.random.default_rng(1).normal(0, 1e7, 8 * 8)).float()
+    agent, role = head(torch.ones(3, 8), w)
+    assert torch.isfinite(agent).all() and (agent.argmax(1) == 0).all() and torch.isfinite(role).all()

@@ -74,3 +74,11 @@ def test_nobody_wins_inside_two_standard_errors_or_without_a_t_test():
     assert paired([1, 1], [1, 1])["winner"] is None
     with pytest.raises(ValueError, match="standard error"):
         paired([1], [0])
+
+
+def test_pairs_are_finite_and_of_one_length():
+    for a, b in (([1, 2, 3], [1]), ([[1, 2], [3, 4]], [[1, 2], [3, 4]]), ([1, np.nan, 2], [0, 0, 0])):
+        with pytest.raises(ValueError, match="pairs are wanted"):
+            paired(a, b)
+    found = paired([0.1 + 0.2] * 5, [0.3] * 5)
+    assert found["winner"] is None and found["difference"] == 0

@@ -252,3 +252,34 @@ def test_common_candidates_with_equal_heads_have_equal_luck(tree):
     same = evaluate_candidates(Game(tree), np.stack([theta] * 6), 12, 1, 0, common=True)
     assert np.ptp(same) == 0
     assert np.ptp(evaluate_candidates(Game(tree), np.stack([theta] * 6), 12, 1, 0, common=False)) > 0
+
+
+# --- what must never reach an optimiser -----------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39])
+def test_a_theta_that_the_head_cannot_hold_is_not_played(tree, value):
+    theta = np.zeros(Game(tree).n)
+    theta[3] = value
+    with pytest.raises(ValueError, match="not finite"), np.errstate(over="ignore"):
+        Game(tree).play_plain(theta, 0)
+
+
+def test_gradients_and_fitness_must_be_finite():
+    for bad in ([np.nan, 1.0], [np.inf, 1.0], [1e200, 1.0]):
+        with pytest.raises(ValueError, match="finite"):
+            Adam(2, 0.1).step(np.array(bad))
+    for lr in (0.0, -1.0, np.nan, np.inf):
+        with pytest.raises(ValueError, match="learning rate"):
+            Adam(2, lr)
+    directions = np.eye(2)
+    with pytest.raises(ValueError, match="finite"):
+        mirrored_gradient(np.array([0.1, np.nan, 0.2, 0.3]), directions, 1.0)
+    with pytest.raises(ValueError, match="sigma"):
+        mirrored_gradient(np.zeros(4), directions, 0.0)
+
+
+def test_a_batch_must_hold_whole_groups(tree):
+    for batch, baseline in ((0, "none"), (12, "question")):
+        with pytest.raises(ValueError, match="positive multiple"):
+            next(reinforce(Game(tree), 1000, 1, batch=batch, baseline=baseline))

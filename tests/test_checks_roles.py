@@ -117,6 +117,7 @@ def in_order(a, b):
 
 WRONG = {
     "transition_matrix": [
+        (lambda e, s: lines(counted(e, sorted(s))), "differ"),
         (counted, "these are counts"),
         (lambda e, s: counted(e, s) / counted(e, s).sum(), "each LINE must sum to 1"),
         (lambda e, s: lines(counted(e, s), axis=0), "columns sum to 1"),
@@ -139,12 +140,14 @@ WRONG = {
         (lambda f, k, s: np.array(within(f, k, s)[0]), "single number"),
     ],
     "chance_level": [
+        (lambda f, c, n, rng: dealt(f, c, 300, rng), "repeats=1"),
+        (lambda f, c, n, rng: dealt(f, c / c.sum(1, keepdims=True), n, rng), "within"),
         (lambda f, c, n, rng: dealt(f, c, n, rng, log=np.log), "nats"),
-        (lambda f, c, n, rng: float(information(np.eye(2)[f].T @ c)), "nothing was dealt"),
+        (lambda f, c, n, rng: float(information(np.eye(f.max() + 1)[f].T @ c)), "nothing was dealt"),
         (turns_dealt, "EPISODES"),
         (lambda f, c, n, rng: dealt(f, c, n, rng, finish=np.max), "largest|nothing was dealt"),
         (lambda f, c, n, rng: dealt(f, c, n, rng, deal=lambda: rng.choice(f, len(f))), "replacement"),
-        (lambda f, c, n, rng: float(information(np.eye(2)[f].T @ c)) - dealt(f, c, n, rng), "gain over chance|nats"),
+        (lambda f, c, n, rng: float(information(np.eye(f.max() + 1)[f].T @ c)) - dealt(f, c, n, rng), "gain over chance|nats"),
         (lambda f, c, n, rng: dealt(f, c, n, rng, finish=np.sum), "divide by their number"),
         (lambda f, c, n, rng: dealt(f, c, n, np.random.default_rng()), "same rng"),
         (in_place, "changed what it was given"),

@@ -330,3 +330,35 @@ def test_a_study_gives_rows_that_json_can_hold(name):
         assert ("rows", "agent 0", "verifier") in pairs and ("agents, roles", "agents", "roles") in pairs
     if name == "separability-svf":
         assert len(rows) == 36 and {r["block"] for r in rows} >= {"q", "gate", "head"}
+
+
+def test_a_value_that_is_not_finite_is_no_measurement():
+    blocks = {"p": np.arange(2), "q": np.arange(2, 4)}
+
+    def broken(x, seeds, value=np.nan):
+        out = (x**2).sum(1)
+        out[3] = value
+        return out
+
+    for value in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="J is not finite at 1 of"):
+            coupling(lambda x, s, v=value: broken(x, s, v), np.zeros(4), blocks, 0.5, 20, 1, NONE)
+    fine = lambda x, seeds: (x**2).sum(1)  # noqa: E731
+    for theta, h, parts, noise in (
+        (np.full(4, np.nan), 0.5, blocks, NONE), (np.zeros(4), np.inf, blocks, NONE), (np.zeros(4), 0.5, {}, NONE),
+        (np.zeros(4), 0.5, blocks, "commom"), (np.zeros(4), 0.5, {"p": np.array([0, 0])}, NONE),
+        (np.zeros(4), 0.5, {"p": np.array([], int)}, NONE), (np.zeros(4), 0.5, {"p": np.ones(4, bool)}, NONE),
+    ):  # fmt: skip
+        with pytest.raises(ValueError):
+            coupling(fine, theta, parts, h, 20, 1, noise)
+
+
+def test_one_large_value_does_not_hide_the_others():
+    def cliff(x, seeds):
+        out = 3 * x[:, 0] * x[:, 2]
+        out[:4] = 1e20
+        return out
+
+    blocks = {"p": np.array([0]), "q": np.array([2])}
+    found = coupling(cliff, np.zeros(4), blocks, 0.5, 20, 1, NONE)
+    assert np.count_nonzero(found.first[:, found.pairs.index((0, 1))]) >= 19

@@ -148,3 +148,99 @@ def test_jobs_are_plain_and_different(name):
     for jobs in (s.jobs, s.quick):
         assert json.loads(json.dumps(list(jobs))) == list(jobs)
         assert len({job_key(name, job) for job in jobs}) == len(jobs) > 0
+
+
+# --- damaged files ------------------------------------------------------------------------
+
+
+def recorded(folder, s):
+    list(run_study(s, folder / "state"))
+    return collect(s, folder / "state", folder)
+
+
+def damaged(text):
+    """Ways a study's file may come back: cut, doubled, headless, another study's, not JSON, not finite."""
+    head, *lines = text.splitlines()
+    return {
+        "empty": "",
+        "head only": head,
+        "cut at a line": "\n".join([head, *lines[:-1]]) + "\n",
+        "cut in a line": text[:-5],
+        "a row twice": "\n".join([head, *lines, lines[0]]) + "\n",
+        "no head": "\n".join(lines) + "\n",
+        "another study": text.replace('"study": "toy"', '"study": "game"'),
+        "a list for a head": "[]\n" + "\n".join(lines),
+        "nested without end": "[" * 100_000,
+        "a number changed": text.replace('"square": 16', '"square": 17'),
+        "NUL": "\0" * 50,
+    }
+
+
+@pytest.mark.parametrize("what", damaged('{"study": "toy"}\n{"square": 16}\n{}'))
+def test_a_damaged_file_is_refused(what, tmp_path):
+    path = recorded(tmp_path, toy())
+    assert len(frame("toy", tmp_path)) == 6
+    path.write_text(damaged(path.read_text(encoding="utf-8"))[what], encoding="utf-8")
+    with pytest.raises(UserError, match="run `python -m trinity_mini study toy`"):
+        frame("toy", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: {"rows": []}, lambda r: r | {"rows": None}, lambda r: r | {"rows": [1, 2]}, lambda r: [r],
+        lambda r: r | {"job": {"seed": 7}}, lambda r: r | {"seconds": {"cpu": "no"}}, lambda r: r | {"machine": 3},
+        lambda r: {k: v for k, v in r.items() if k != "commit"}, lambda r: r | {"rows": [{"square": float("nan")}]},
+    ],
+)  # fmt: skip
+def test_a_record_that_no_job_wrote_is_made_again(change, tmp_path):
+    s = toy()
+    wanted = recorded(tmp_path, s).read_bytes()
+    path = tmp_path / "state" / f"{job_key('toy', s.jobs[3])}.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(change(record)), encoding="utf-8")
+    assert next(run_study(s, tmp_path / "state")) == (5, 6)
+    found = recorded(tmp_path, s)
+    assert rows(found)[1] == WANTED and len(found.read_bytes()) == len(wanted)
+
+
+def test_workers_end_with_a_killed_parent(tmp_path):
+    code = f"""
+import sys
+sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]
+from pathlib import Path
+from toy_study import toy
+from trinity_mini.study import run_study
+if __name__ == "__main__":
+    for done, n in run_study(toy(wait=30), Path({str(tmp_path / "a")!r}), processes=2):
+        print(done, flush=True)
+"""
+    script = tmp_path / "parent.py"
+    script.write_text(code, encoding="utf-8")
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout.readline() == "0\n"
+        workers = []
+        deadline = time.monotonic() + 60
+        while len(workers) < 2 and time.monotonic() < deadline:
+            time.sleep(0.2)
+            workers = children(parent.pid)
+        parent.kill()
+    assert len(workers) >= 2
+    while any(map(alive, workers)) and time.monotonic() < deadline + 30:
+        time.sleep(0.2)
+    assert not [p for p in workers if alive(p)]
+
+
+def children(pid):
+    """Python workers of a process, by /proc; skipped where there is none."""
+    if not Path("/proc/self/task").exists():
+        pytest.skip("processes are looked up in /proc")
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+    return [p for p in found if "spawn_main" in Path(f"/proc/{p}/cmdline").read_bytes().decode().replace("\0", " ")]
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

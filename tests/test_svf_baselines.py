@@ -137,3 +137,21 @@ def test_a_kept_world_is_right_if_every_turn_is(world):
                 assert rewards[0] == right[i, plan]
     assert 0 < sum(right.values()) < len(right) / 10
     assert worth(tree, np.zeros(8 * 128), 0) == pytest.approx(sum(right.values()) / len(right))
+
+
+def test_the_gradient_does_not_hang_on_the_chunks(world, played):
+    coordinator, theta, episodes = played
+    weights = np.random.default_rng(5).normal(size=len(episodes))
+    whole_, states = svf_gradient(world[0], theta, episodes, weights, 5)
+    for chunk in (8, 12):
+        part, through = svf_gradient(world[0], theta, episodes, weights, 5, chunk=chunk)
+        assert through == states and np.allclose(part, whole_, atol=1e-4 * abs(whole_).max())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"turns": 0}, {"per_family": 0}, {"families": ()}, {"useless": -1}, {"families": ("know",), "useless": 2}],
+)
+def test_a_setting_that_is_no_world_is_refused(options):
+    with pytest.raises(ValueError):
+        Setting(**({"families": ("code",), "turns": 2} | options))

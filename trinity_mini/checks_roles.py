@@ -114,7 +114,7 @@ def check_extra_bits(fn: Callable) -> None:
 
 def check_chance_level(fn: Callable) -> None:
     """Exercise 10.3: chance_level(families (E,), counts (E, K), repeats, rng) -> float, against ALL permutations."""
-    rng = np.random.default_rng()
+    rng, rounds = np.random.default_rng(), []
     for i in range(DEALS):
         families, order = np.array([0, 0, 0, 1, 1, 1]), rng.permutation(6)
         favour = np.array([0.94, 0.02, 0.02, 0.02])  # specialised, so that dealing matters
@@ -131,6 +131,10 @@ def check_chance_level(fn: Callable) -> None:
         if not np.array_equal(*twice, equal_nan=True):
             raise Wrong("chance_level differs for the same rng. Hint: draw from the rng that is given, from no other.")
         _near(_asked(fn, families, counts, REPEATS, seed), values, families, counts, rng)
+        rounds.append((families, counts, seed, values))
+    for *given, seed, values in rounds:  # last, so that other mistakes have got their own message
+        if abs(values - _asked(fn, *given, 1, seed)).min() > 1e-6:
+            raise Wrong("chance_level with repeats=1 is the value of no single deal. Hint: deal `repeats` times.")
     passed("chance_level", DEALS)
 
 
