@@ -82,6 +82,10 @@ def dealt(f, c, n, rng, deal=None, finish=np.mean, log=np.log2):
     return float(finish([information(np.eye(f.max() + 1)[deal()].T @ c, log) for _ in range(n)]))
 
 
+def as_it_is(f, c):
+    return float(information(np.eye(f.max() + 1)[f].T @ c))
+
+
 def turns_dealt(f, c, n, rng):
     speaker, owner = np.repeat(np.tile(np.arange(c.shape[1]), len(c)), c.ravel()), np.repeat(f, c.sum(1))
     own, said = np.eye(f.max() + 1), np.eye(c.shape[1])[speaker]
@@ -143,11 +147,11 @@ WRONG = {
         (lambda f, c, n, rng: dealt(f, c, 300, rng), "repeats=1"),
         (lambda f, c, n, rng: dealt(f, c / c.sum(1, keepdims=True), n, rng), "within"),
         (lambda f, c, n, rng: dealt(f, c, n, rng, log=np.log), "nats"),
-        (lambda f, c, n, rng: float(information(np.eye(f.max() + 1)[f].T @ c)), "nothing was dealt"),
+        (lambda f, c, n, rng: as_it_is(f, c), "nothing was dealt"),
         (turns_dealt, "EPISODES"),
         (lambda f, c, n, rng: dealt(f, c, n, rng, finish=np.max), "largest|nothing was dealt"),
         (lambda f, c, n, rng: dealt(f, c, n, rng, deal=lambda: rng.choice(f, len(f))), "replacement"),
-        (lambda f, c, n, rng: float(information(np.eye(f.max() + 1)[f].T @ c)) - dealt(f, c, n, rng), "gain over chance|nats"),
+        (lambda f, c, n, rng: as_it_is(f, c) - dealt(f, c, n, rng), "gain over chance|nats"),
         (lambda f, c, n, rng: dealt(f, c, n, rng, finish=np.sum), "divide by their number"),
         (lambda f, c, n, rng: dealt(f, c, n, np.random.default_rng()), "same rng"),
         (in_place, "changed what it was given"),
