@@ -260,7 +260,8 @@ def winner_map(record: pd.DataFrame) -> Figure:
             r = table[same & (table["tuning"] == tuning) & (table["budget"] == budget)].iloc[0]
             colour, hatch = {"a": ("#9CC9E8", ""), "b": (ORANGE, "//"), "nobody": ("#DDDDDD", "")}[r.winner]
             ax.barh(y, 0.96, 0.92, left=x - 0.48, color=colour, hatch=hatch, edgecolor="white")
-            ax.text(x, y, _cell(r), ha="center", va="center", fontsize=8)
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5} if hatch else None  # hatching hides numbers
+            ax.text(x, y, _cell(r), ha="center", va="center", fontsize=8, bbox=box)
     short = worlds["world"].str.replace("+".join(FAMILIES), "all four")
     rows = [f"{w}, {t} turns: {u:.2g}" for w, t, u in zip(short, worlds["turns"], worlds["uniform"], strict=True)]
     ax.set_yticks(range(len(worlds)), rows, fontsize=8)

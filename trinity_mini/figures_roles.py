@@ -216,7 +216,7 @@ def ablation_dots(table: pd.DataFrame) -> Figure:
     half = student.ppf(0.975, np.maximum(table["pairs"] - 1, 1)) * table["difference_se"]
     for ahead, part in table.groupby("ahead"):
         marker, colour = STYLES[ahead]
-        label = {"yes": "better", "no": "worse", "open": "not to be told"}.get(ahead)
+        label = {"yes": "better", "no": "worse", "open": "not told apart"}.get(ahead)
         look = {"fmt": marker, "color": colour, "ms": 5, "capsize": 3}
         ax.errorbar(part["difference"], part.index, xerr=half[part.index], label=label, **look)
     quote = table.dropna(subset=["paper"])
