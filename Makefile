@@ -4,6 +4,8 @@
 
 PYTHON ?= python3
 PY := .venv/bin/python
+# Python processes under it may talk to this machine only; not for the installation.
+OFFLINE := PYTHONPATH="$(CURDIR)/tests/no_network"
 
 unexport MPLBACKEND
 
@@ -21,8 +23,8 @@ test: export TQDM_DISABLE = 1
 test: export LITELLM_LOCAL_MODEL_COST_MAP = True
 test: .venv/.installed
 	$(PY) -m ruff check .
-	$(PY) -m pytest --cov=trinity_mini --cov-report=term --cov-fail-under=90
-	$(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
+	$(OFFLINE) $(PY) -m pytest --cov=trinity_mini --cov-report=term --cov-fail-under=90
+	$(OFFLINE) $(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks/*.ipynb
 
 lab: .venv/.installed
@@ -34,7 +36,7 @@ clean:
 	find notebooks tests trinity_mini -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.installed: pyproject.toml | $(PY)
-	$(PY) -m pip install --disable-pip-version-check -e ".[dev]"
+	$(PY) -m pip install --disable-pip-version-check -e ".[dev,llm]"
 	touch $@
 
 $(PY):

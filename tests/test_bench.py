@@ -6,7 +6,8 @@ import pytest
 from world import PRESET, LetterPool, coordinator
 
 from trinity_mini import __main__ as cli
-from trinity_mini import commands
+from trinity_mini import worlds
+from trinity_mini.task_sets import embedded_tasks
 
 KEYS = {"name", "family", "value", "se", "n", "unit"}
 
@@ -43,11 +44,11 @@ def test_es():
 def tiny(tmp_path, monkeypatch):
     asked = []
 
-    def world(name):
+    def world(name, folder):
         asked.append(name)
-        return LetterPool(tmp_path), coordinator(3), PRESET
+        return worlds.World(LetterPool(tmp_path), coordinator(3), PRESET, embedded_tasks(PRESET))
 
-    monkeypatch.setattr(commands, "world", world)
+    monkeypatch.setattr(worlds, "world", world)
     return asked
 
 

@@ -145,7 +145,7 @@ WRONG = {
     ],
     "chance_level": [
         (lambda f, c, n, rng: dealt(f, c, 300, rng), "repeats=1"),
-        (lambda f, c, n, rng: dealt(f, c / c.sum(1, keepdims=True), n, rng), "within"),
+        (lambda f, c, n, rng: dealt(f, c / c.sum(1, keepdims=True), n, rng), "weighs as many turns as it has"),
         (lambda f, c, n, rng: dealt(f, c, n, rng, log=np.log), "nats"),
         (lambda f, c, n, rng: as_it_is(f, c), "nothing was dealt"),
         (turns_dealt, "EPISODES"),

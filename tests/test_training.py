@@ -346,7 +346,7 @@ class Spy:
         monkeypatch.setattr(module, "play", self.play)
         monkeypatch.setattr(Router, "decide", lambda router, candidate, draws: (candidate, draws))
 
-    def play(self, question, decide, pool, rules):
+    def play(self, question, decide, pool, rules, grade):
         self.asked.append((decide[0], question.prompt))
         self.draws.append((decide[0], decide[1].tobytes()))
         return ended(question, 0.0)

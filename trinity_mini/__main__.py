@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import commands
+from . import commands, llm_commands
 from .commands import Row, writable
 from .files import DATA, ROOT, UserError, write_atomically
 
@@ -50,9 +50,14 @@ def parser() -> argparse.ArgumentParser:
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
         c = subparsers.add_parser(name, help=text, description=text)
-        c.set_defaults(run=getattr(commands, name.replace("-", "_")))
+        does = name.replace("-", "_")
+        c.set_defaults(run=getattr(commands, does, None) or getattr(llm_commands, does))
         c.add_argument("--json", metavar="FILE", help="write rows of name, family, value, se, n, unit (- for stdout)")
         return c
+
+    def real(c: argparse.ArgumentParser) -> None:
+        c.add_argument("--pool", type=Path, metavar="FILE", help="a pool file (see data/pools) instead of the preset's")
+        c.add_argument("--root", type=Path, metavar="FOLDER", help="of benchmark files, where there is no network")
 
     c = add("make-pool", "Train the embedded agents and the coordinator's SLM; resumes where it stopped.")
     c.add_argument("--out", type=Path, default=DATA / "tiny_pool", help="agents' folder (default data/tiny_pool)")
@@ -70,6 +75,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--figures", type=Path, help="where figures are written (default: the run folder)")
     c.add_argument("--per-family", type=most, default=200, help="test questions of each family (default 200)")
     c.add_argument("--no-evaluate", action="store_true", help="train only")
+    real(c)
 
     c = add("evaluate", "Measure trained coordinators and all baselines on held-out questions.")
     c.add_argument("checkpoints", nargs="*", type=Path, help="run folders or theta.safetensors files (default shipped)")
@@ -77,15 +83,45 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--family", action="append", metavar="NAME", help="only these families, also -hard ones")
     c.add_argument("--per-family", type=most, default=200, help="test questions of each family (default 200)")
     c.add_argument("--seed", type=seed, default=11, help="of the questions and the draws")
+    c.add_argument("--transfer", action="store_true", help="take a checkpoint of another pool with as many agents")
+    c.add_argument("--out", type=Path, help="where replies of a pool file are kept (default runs/evaluate-PRESET)")
+    real(c)
 
     c = add("ask", "Play one question aloud: who was chosen with what probability, and what was said.")
     c.add_argument("question", help="for example 'capital peru' or '(3*6-3)%%7'")
     c.add_argument("--checkpoint", type=Path, help="theta.safetensors (default the shipped one)")
     c.add_argument("--preset", default="mini")
     c.add_argument("--seed", type=seed, default=0, help="of the draws")
+    c.add_argument("--pool", type=Path, metavar="FILE", help="a pool file (see data/pools) instead of the preset's")
 
-    c = add("bench", "Print the ratios of this machine: svf, es or episodes.")
-    c.add_argument("what", choices=["svf", "es", "episodes"])
+    c = add("estimate", "Play a few pilot episodes, then say what a whole training would cost, with an interval.")
+    c.add_argument("--preset", default="local")
+    c.add_argument("--pilot", type=whole(5, 10_000), default=20, help="pilot episodes (default 20)")
+    c.add_argument("--episodes", type=positive, help="of the planned run (default: the preset's, validation counted)")
+    c.add_argument("--seed", type=seed, default=1)
+    c.add_argument("--out", type=Path, help="where the pilot's replies are kept (default runs/pilot-PRESET)")
+    real(c)
+
+    c = add("pool", "Does each agent of a pool file answer? What did a run cost? Ask lost calls again.")
+    c.add_argument("what", choices=["check", "ledger", "forget-lost"])
+    c.add_argument("path", type=Path, help="check: a pool file; else: a run folder")
+
+    c = add("serve", "Serve a GGUF model over the OpenAI API on this machine, SmolLM2 if none is named.")
+    c.add_argument("path", nargs="?", type=Path, metavar="FILE", help="a .gguf file")
+    c.add_argument("--port", type=whole(1, 65535), default=8080)
+    c.add_argument("--slots", type=whole(1, 64), default=2, help="replies at a time (default 2)")
+    c.add_argument("--context", type=whole(128, 10**6), default=2048, help="tokens of a conversation (default 2048)")
+
+    c = add("load-released", "Make a checkpoint of a parameter vector in the layout of the authors' released run.")
+    c.add_argument("file", type=Path, help=".npy, .npz, .pt, .safetensors or .json with 19,456 numbers")
+    c.add_argument("--slm", default="Qwen/Qwen3-0.6B", help="a name on the hub or a folder (default Qwen/Qwen3-0.6B)")
+    c.add_argument("--agents", type=whole(1, 1000), default=7, help="agents of the pool (default 7)")
+    c.add_argument("--out", type=Path, default=ROOT / "runs" / "released" / "theta.safetensors")
+
+    c = add("bench", "Print the ratios of this machine: svf, es or episodes; or states per second and their bound.")
+    c.add_argument("what", nargs="?", default="states", choices=["svf", "es", "episodes", "states"])
+    c.add_argument("--model", help="states: embedded, random, qwen3-0.6b, or a chat model's name or folder")
+    c.add_argument("--device", help="states: cpu or cuda")
     c.add_argument("--quick", action="store_true", help="a short form, for tests")
 
     c = add("student", "Write notebooks/student/ from the lessons: without solutions and hidden tests.")

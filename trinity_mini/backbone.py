@@ -46,14 +46,18 @@ class Backbone:
     model: TinyLM, or any causal language model of transformers. Llama, Qwen2 and Qwen3 take the
     fast path; of other architectures only plain states can be read, without deltas.
     layer: the adapted layer; the paper's is the second to last.
-    budget: bytes of cached states after which the cache starts afresh.
+    budget: bytes that cached states take at most; None: see ThetaBatch.
+
+    Weights may be bfloat16: the adapted layer's singular factors, the final norm, states and head are float32
+    all the same. A state then depends on its companions in the batch by about 1e-2 of its size (float32: 1e-6).
     """
 
-    def __init__(self, model: nn.Module, tokenizer, layer: int | None = None, budget: int = 512 * 2**20) -> None:
+    def __init__(self, model: nn.Module, tokenizer, layer: int | None = None, budget: int | None = None) -> None:
         self.model, self.tokenizer = model.eval().requires_grad_(False), tokenizer
         self.tiny = isinstance(model, TinyLM)
         self.d = model.config.d if self.tiny else model.config.hidden_size
         self.fast = self.tiny or _decoder_shaped(model.config)
+        self.longest = None if self.tiny else getattr(model.config, "max_position_embeddings", None)
         self._svf: dict[str, SVF] = {}
         self._hash = -1, ""
         if self.fast:
@@ -103,10 +107,12 @@ class Backbone:
         device: str | torch.device = "cpu",
         dtype: torch.dtype = torch.float32,
         layer: int | None = None,
+        budget: int | None = None,
     ) -> Backbone:
         """A chat model from the Hugging Face hub or a local folder, such as Qwen/Qwen3-0.6B.
 
-        Raises: UserError if it can be neither found nor read.
+        On a GPU dtype=torch.bfloat16 halves the memory, see above. Raises: UserError if the model can be
+        neither found nor read, or the device cannot be used.
         """
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -119,7 +125,15 @@ class Backbone:
                 f"cannot load {name} ({reason}): check the name, or download it where there is a "
                 f"network (`hf download {name}`) and give the folder; HF_HUB_OFFLINE must be unset."
             ) from None
-        return cls(model.to(device), tokenizer, layer)
+        try:
+            model = model.to(device)
+        except (RuntimeError, AssertionError) as e:
+            reason = (str(e).strip() or type(e).__name__).splitlines()[0]
+            raise UserError(
+                f"cannot use device {device} ({reason}): choose cpu, or a device that this build of torch knows and "
+                "that has room for the model."
+            ) from None
+        return cls(model, tokenizer, layer, budget)
 
     # ---- prompts -------------------------------------------------------------------------------
 
@@ -219,6 +233,10 @@ class Backbone:
         if self.fast:
             self._batch.clear()
 
+    def held(self) -> int:
+        """Bytes of memory that cached states and rebuilt weights take, at most the budget."""
+        return self._batch.held() if self.fast else 0
+
     def _weight_versions(self) -> int:
         return sum(p._version for p in self.model.parameters())
 
@@ -250,7 +268,8 @@ class Backbone:
 
         Returns: (B, d).
         Raises: ValueError if a prompt has fewer than two tokens or a delta is not valid;
-        UserError if deltas are given for an architecture whose layers cannot be adapted.
+        UserError if deltas are given for an architecture whose layers cannot be adapted, if a prompt
+        is longer than the model reads, or where memory does not suffice for one.
         Source: paper section 2 (h(s)); the released run reads position -2.
         """
         texts = {p: self.encode(p) for p in {p for p in inputs if isinstance(p, str)}}  # candidates often share one
@@ -258,6 +277,11 @@ class Backbone:
         for i, row in enumerate(ids):
             if len(row) < 2:
                 raise ValueError(f"input {i} has {len(row)} token(s): position -2 needs at least 2.")
+            if self.longest and len(row) > self.longest:
+                raise UserError(
+                    f"input {i} has {len(row):,} tokens and the language model reads at most {self.longest:,}: "
+                    "let agents say less (max_tokens), or take fewer turns."
+                )
         svf = None
         if deltas is not None:
             svf = self.svf(matrices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -13,10 +14,11 @@ def bench_episodes(quick: bool = False) -> list[dict[str, Any]]:
     """
     import numpy as np
 
-    from .commands import world
     from .training import TrainingRun
+    from .worlds import world
 
-    pool, coordinator, preset = world("quick" if quick else "mini")
+    w = world("quick" if quick else "mini", Path("."))
+    pool, coordinator, preset = w.pool, w.coordinator, w.preset
     run = TrainingRun(".", coordinator, pool, preset, seed=1)  # nothing is written by evaluate()
     rng = np.random.default_rng(0)
     thetas = rng.standard_normal((run.popsize, coordinator.n)) * preset.sigma0 * coordinator.stds(1, preset.svf_scale)

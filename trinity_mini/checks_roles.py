@@ -114,7 +114,7 @@ def check_extra_bits(fn: Callable) -> None:
 
 def check_chance_level(fn: Callable) -> None:
     """Exercise 10.3: chance_level(families (E,), counts (E, K), repeats, rng) -> float, against ALL permutations."""
-    rng, rounds, found = np.random.default_rng(), [], []
+    rng, rounds, found, single = np.random.default_rng(), [], [], []
     for i in range(DEALS):
         families, order = np.array([0, 0, 0, 1, 1, 1]), rng.permutation(6)
         favour = np.array([0.94, 0.02, 0.02, 0.02])  # specialised, so that dealing matters
@@ -125,19 +125,33 @@ def check_chance_level(fn: Callable) -> None:
         if i == DEALS - 1:  # everybody a speaker of their own: 1 bit, however the families are dealt
             counts = 8 * np.eye(6, dtype=int)
         families, counts = families[order], counts[order]
-        values = _bits(families[np.array(list(itertools.permutations(range(6))))], counts)
+        values = _bits(_permuted(families), counts)
         seed = int(rng.integers(2**31))
         twice = [_asked(fn, families, counts, 20, seed) for _ in range(2)]
         if not np.array_equal(*twice, equal_nan=True):
             raise Wrong("chance_level differs for the same rng. Hint: draw from the rng that is given, from no other.")
-        rounds.append((families, counts, seed, values))
+        rounds.append((families, counts, values))
+        single.append((_asked(fn, families, counts, 1, seed), twice[0]))
         found.append(_asked(fn, families, counts, REPEATS, seed))
-    if not all(abs(f - v.mean()) <= _tolerance(v) for f, (*_, v) in zip(found, rounds, strict=True)):
-        raise Wrong(_far(found, rounds, rng))
-    for *given, seed, values in rounds:  # last, so that other mistakes have got their own message
-        if abs(values - _asked(fn, *given, 1, seed)).min() > 1e-6:
+    dealt = [abs(values - one).min() <= 1e-6 for (one, _), (*_, values) in zip(single, rounds, strict=True)]
+    near = all(abs(f - v.mean()) <= _tolerance(v) for f, (*_, v) in zip(found, rounds, strict=True))
+    if not all(dealt):  # repeats=1 tells some mistakes without chance
+        alike = [_bits(_permuted(f), c / c.sum(axis=1, keepdims=True)) for f, c, _ in rounds]
+        if all(abs(v - one).min() <= 1e-6 for (one, _), v in zip(single, alike, strict=True)):
+            raise Wrong(
+                "chance_level with repeats=1 is a deal of episodes that all count alike. "
+                "Hint: an episode weighs as many turns as it has: add its counts as they are."
+            )
+        if near or all(one == many for one, many in single):
             raise Wrong("chance_level with repeats=1 is the value of no single deal. Hint: deal `repeats` times.")
+    if not near:
+        raise Wrong(_far(found, rounds, rng))
     passed("chance_level", DEALS)
+
+
+def _permuted(families: np.ndarray) -> np.ndarray:
+    """(720, 6): all orders of six families."""
+    return families[np.array(list(itertools.permutations(range(6))))]
 
 
 def _asked(fn: Callable, families: np.ndarray, counts: np.ndarray, repeats: int, seed: int) -> float:
@@ -161,7 +175,7 @@ def _tolerance(values: np.ndarray) -> float:
 def _far(found: list[float], rounds: list[tuple], rng: np.random.Generator) -> str:
     """The message for what was found in the rounds; the hint is the mistake that is nearest over all of them."""
     total: dict[str, float] = {}
-    for value, (families, counts, _, values) in zip(found, rounds, strict=True):
+    for value, (families, counts, values) in zip(found, rounds, strict=True):
         wanted, k, far = values.mean(), counts.shape[1], max(_tolerance(values), 0.03)
         turns = np.repeat(np.tile(np.arange(k), 6), counts.ravel())  # speakers, a turn each
         owner = np.repeat(families, counts.sum(axis=1))
@@ -181,8 +195,8 @@ def _far(found: list[float], rounds: list[tuple], rng: np.random.Generator) -> s
     hint = min(total, key=total.get)
     if not total[hint] <= len(found):
         hint = "permute the families, then take the mean of the bits over the repeats."
-    worst = max(range(len(found)), key=lambda i: abs(found[i] - rounds[i][3].mean()))
-    values = rounds[worst][3]
+    worst = max(range(len(found)), key=lambda i: abs(found[i] - rounds[i][2].mean()))
+    values = rounds[worst][2]
     return (
         f"chance_level(...) is {found[worst]:.4f}; all 720 permutations of these six episodes give {values.mean():.4f} "
         f"on average, and {REPEATS} random ones come within {_tolerance(values):.4f} of it. Hint: {hint}"

@@ -6,9 +6,12 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .files import DATA, ROOT, UserError
+
+if TYPE_CHECKING:
+    from .worlds import World
 
 Row = dict[str, Any]
 
@@ -31,42 +34,51 @@ def make_pool(args: argparse.Namespace) -> list[Row]:
     ]
 
 
-def world(preset_name: str):
-    """The embedded pool, a coordinator over it and the preset."""
-    from .backbone import Backbone
-    from .coordinator import Coordinator
-    from .pool import EmbeddedPool
-    from .presets import preset
-
-    p = preset(preset_name)
-    pool = EmbeddedPool()
-    backbone = Backbone.embedded(DATA / "coordinator")
-    return pool, Coordinator(backbone, len(pool.names), p.head, p.matrices, p.selection), p
-
-
 def train(args: argparse.Namespace) -> list[Row]:
     from dataclasses import replace
 
     from .evaluation import load_chains
+    from .pool import EmbeddedPool
     from .training import TrainingRun
+    from .worlds import world
 
-    pool, coordinator, p = world(args.preset)
     folder = args.out or ROOT / "runs" / f"{args.preset}-{args.seed}"
     figures = args.figures or folder
-    if not args.no_evaluate:  # what would fail after the training fails before it
-        if args.figures:
-            writable(figures / "x")
-        _asked(args.per_family, 11)
-        load_chains(pool)
-    training = TrainingRun(folder, coordinator, pool, p, args.seed)
-    if args.episodes:
-        per_generation = training.popsize * p.episodes_per_candidate
-        training.preset = replace(p, generations=max(1, round(args.episodes / per_generation)))
-        training.config["preset"] = training.preset.record()
-    total = training.preset.generations
+    with world(args.preset, folder, args.pool, args.root) as w:
+        embedded = isinstance(w.pool, EmbeddedPool)
+        if not args.no_evaluate:  # what would fail after the training fails before it
+            if args.figures:
+                writable(figures / "x")
+            w.tasks.test(args.per_family, 11, None)
+            if embedded:
+                load_chains(w.pool)
+        training = TrainingRun(folder, w.coordinator, w.pool, w.preset, args.seed, w.tasks)
+        if args.episodes:
+            per_generation = training.popsize * w.preset.episodes_per_candidate
+            training.preset = replace(w.preset, generations=max(1, round(args.episodes / per_generation)))
+            training.config["preset"] = training.preset.record()
+        try:
+            rows = _train(training)
+        finally:
+            if not embedded:
+                print(f"What was asked and what it cost: python -m trinity_mini pool ledger {folder}")
+        if args.no_evaluate:
+            return rows
+        table, episodes = _measure(w, [folder / "theta.safetensors"], args.per_family, 11)
+        if embedded:
+            from . import plots
+
+            for path in plots.training_figures(figures, training.log, w.pool, episodes):
+                print(f"wrote {path}")
+        return rows + _rows(table)
+
+
+def _train(training) -> list[Row]:
+    """Run a training to its end, a line a generation."""
+    p, total = training.preset, training.preset.generations
     print(
-        f"{folder}: {coordinator.n} parameters, {training.popsize} candidates x {p.episodes_per_candidate} episodes "
-        f"x {total} generations. Ctrl-C stops; the same command goes on."
+        f"{training.folder}: {training.coordinator.n} parameters, {training.popsize} candidates x "
+        f"{p.episodes_per_candidate} episodes x {total} generations. Ctrl-C stops; the same command goes on."
     )
     for g in training:
         recent = [t["wall"] for t in training.timing[-10:]]
@@ -77,54 +89,41 @@ def train(args: argparse.Namespace) -> list[Row]:
             f"episodes {g.episodes:6d}  lost {g.lost}  ETA {left / 60:4.1f} min{check}",
             flush=True,
         )
-    rows = [
+    wall, cpu, own = (sum(t[k] for t in training.timing) for k in ("wall", "cpu", "coordinator"))
+    print(f"{wall / 60:.1f} minutes, {cpu:.0f} CPU-seconds, {own / cpu:.0%} of them the coordinator's own work")
+    return [
         {"name": "mean reward of the candidates", "family": f"generation {g.generation}", "value": g.reward,
          "se": None, "n": g.episodes, "unit": "reward"}
         for g in training.log
     ]
-    wall, cpu, own = (sum(t[k] for t in training.timing) for k in ("wall", "cpu", "coordinator"))
-    print(f"{wall / 60:.1f} minutes, {cpu:.0f} CPU-seconds, {own / cpu:.0%} of them the coordinator's own work")
-    if args.no_evaluate:
-        return rows
-    table, episodes = _measure(pool, coordinator, training.preset, [folder / "theta.safetensors"], args.per_family, 11)
-    from . import plots
-
-    for path in plots.training_figures(figures, training.log, pool, episodes):
-        print(f"wrote {path}")
-    return rows + _rows(table)
 
 
-def _asked(per_family: int, seed: int, families: Sequence[str] | None = None):
-    """The held-out questions of a measurement."""
-    from .tasks import FAMILIES, question_set
+def _measure(w: World, checkpoints: Sequence[Path], per_family: int, seed: int, families=None, transfer: bool = False):
+    """Baselines and checkpoints on the same held-out questions; prints the table.
 
-    known = list(dict.fromkeys(families or FAMILIES))
-    if "know" in known:  # the smallest family first: it says at once that there are fewer
-        question_set("test", per_family, seed, ["know"])
-    return question_set("test", per_family, seed, known)
-
-
-def _measure(pool, coordinator, p, checkpoints: Sequence[Path], per_family: int, seed: int, families=None):
-    """Baselines and checkpoints on the same held-out questions; prints the table."""
+    transfer: take checkpoints of another pool with as many agents, too.
+    """
     import numpy as np
     import pandas as pd
 
-    from .evaluation import baselines, episode_records, summary, wide
-    from .tasks import FAMILIES
+    from .coordinator import read_checkpoint
+    from .evaluation import agents_alone, baselines, episode_records, summary, wide
+    from .pool import EmbeddedPool
     from .training import play_policy
 
-    families = families or FAMILIES
-    asked = _asked(per_family, seed, families)
-    thetas = {path: coordinator.load(path, pool.identity) for path in checkpoints}
+    asked = w.tasks.test(per_family, seed, families)
+    thetas = {}
+    for path in checkpoints:
+        pool = read_checkpoint(path)[1]["identity"].get("pool") if transfer else w.pool.identity
+        thetas[path] = w.coordinator.load(path, pool)
     folders = [path.resolve().parent.name for path in thetas]
     names = [f"trained: {f}" for f in folders] if len({*folders}) == len(folders) else [f"trained: {f}" for f in thetas]
     names = names if len(names) > 1 else ["trained coordinator"]
-    frames = [baselines(pool, asked)]
-    uniform = play_policy(coordinator, np.zeros(coordinator.n), asked, pool, p, seed)
-    frames.append(episode_records("random coordinator", uniform))
+    known = isinstance(w.pool, EmbeddedPool)
+    frames = [baselines(w.pool, asked) if known else agents_alone(w.pool, asked, seed, w.tasks.grade)]
     episodes: list = []
-    for name, theta in zip(names, thetas.values(), strict=True):
-        episodes = play_policy(coordinator, theta, asked, pool, p, seed)
+    for name, theta in zip(["random coordinator", *names], [np.zeros(w.coordinator.n), *thetas.values()], strict=True):
+        episodes = play_policy(w.coordinator, theta, asked, w.pool, w.preset, seed, w.tasks.grade)
         frames.append(episode_records(name, episodes))
     table = summary(pd.concat(frames, ignore_index=True))
     print(f"Accuracy ± standard error on {per_family} held-out questions a family, question seed {seed}:")
@@ -133,10 +132,13 @@ def _measure(pool, coordinator, p, checkpoints: Sequence[Path], per_family: int,
 
 
 def evaluate(args: argparse.Namespace) -> list[Row]:
-    pool, coordinator, p = world(args.preset)
+    from .worlds import world
+
     given = args.checkpoints or [DATA / "coordinator"]
     checkpoints = [path / "theta.safetensors" if path.is_dir() else path for path in given]
-    table, _ = _measure(pool, coordinator, p, checkpoints, args.per_family, args.seed, args.family)
+    folder = args.out or ROOT / "runs" / f"evaluate-{args.preset}"
+    with world(args.preset, folder, args.pool, args.root, trained_in=checkpoints[0].parent) as w:
+        table, _ = _measure(w, checkpoints, args.per_family, args.seed, args.family, args.transfer)
     return _rows(table)
 
 
@@ -155,21 +157,24 @@ def _rows(table) -> list[Row]:
 
 def ask(args: argparse.Namespace) -> list[Row]:
     from .analysis import told
+    from .pool import EmbeddedPool
     from .tasks import recognise
     from .training import play_policy
+    from .worlds import world
 
     text = args.question.strip()
     if not text:
         raise UserError("the question is empty: give one in quotes, for example 'capital peru'.")
-    if len(text) > 120:
-        raise UserError(f"the question has {len(text)} characters: shorten it to 120, the models are tiny.")
     if not text.isprintable():
         raise UserError("the question holds a character that cannot be printed: type it on one line without it.")
-    pool, coordinator, p = world(args.preset)
-    theta = coordinator.load(args.checkpoint or DATA / "coordinator" / "theta.safetensors", pool.identity)
-    question = recognise(text)
-    [episode] = play_policy(coordinator, theta, [question], pool, p, args.seed)
-    print(told(episode, pool.names))
+    checkpoint = args.checkpoint or DATA / "coordinator" / "theta.safetensors"
+    with world(args.preset, ROOT / "runs" / f"ask-{args.preset}", args.pool, trained_in=checkpoint.parent) as w:
+        if isinstance(w.pool, EmbeddedPool) and len(text) > 120:
+            raise UserError(f"the question has {len(text)} characters: shorten it to 120, the models are tiny.")
+        theta = w.coordinator.load(checkpoint, w.pool.identity)
+        question = recognise(text)
+        [episode] = play_policy(w.coordinator, theta, [question], w.pool, w.preset, args.seed)
+    print(told(episode, w.pool.names))
     return [{"name": "answer", "family": question.family, "value": episode.answer, "se": None, "n": 1, "unit": "text"}]
 
 
@@ -177,7 +182,8 @@ def bench(args: argparse.Namespace) -> list[Row]:
     from importlib import import_module
 
     module = import_module(f".bench_{args.what}", __package__)
-    rows = getattr(module, f"bench_{args.what}")(quick=args.quick)
+    given = {"model": args.model, "device": args.device} if args.what == "states" else {}
+    rows = getattr(module, f"bench_{args.what}")(quick=args.quick, **given)
     print(as_lines(rows))
     return rows
 

@@ -13,7 +13,8 @@ import numpy as np
 from .files import UserError
 from .pool import Message, Pool, Reply
 from .roles import PROMPTS, Role, accepts, answer_in, suggested_role
-from .tasks import Question, grade
+from .tasks import Question
+from .tasks import grade as is_right
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,20 @@ class Episode:
 
 
 Decide = Callable[[Transcript, int], Awaitable[Decision]]
+Grade = Callable[[Question, str | None], Awaitable[float | None]]
 
 
-async def play(question: Question, decide: Decide, pool: Pool, rules: Rules = PAPER) -> Episode:
+async def exact(question: Question, answer: str | None) -> float:
+    """1 for the gold answer of the embedded world, else 0."""
+    return float(is_right(question, answer))
+
+
+async def play(question: Question, decide: Decide, pool: Pool, rules: Rules = PAPER, grade: Grade = exact) -> Episode:
     """One episode (paper section 2).
 
     decide(transcript, turn): the coordinator's choice. The episode ends at a Verifier's ACCEPT of an answer or
-    after `rules.max_turns`; the answer is the last Worker's, and the reward 1 if it is right, else 0.
+    after `rules.max_turns`; the answer is the last Worker's, and the reward what `grade` gives for it: 1 if it is
+    right, else 0, and None if it could not be graded.
     """
     full, seen = Transcript(question.prompt), Transcript(question.prompt)
     suggested: Role | None = None
@@ -128,7 +136,7 @@ async def play(question: Question, decide: Decide, pool: Pool, rules: Rules = PA
         if role == Role.VERIFIER and full.answer is not None and accepts(reply.text or ""):
             accepted = True
             break
-    return Episode(question, full.turns, full.answer, accepted, float(grade(question, full.answer)))
+    return Episode(question, full.turns, full.answer, accepted, await grade(question, full.answer))
 
 
 def fixed(choices: Sequence[tuple[int, Role]]) -> Decide:
@@ -142,8 +150,15 @@ def fixed(choices: Sequence[tuple[int, Role]]) -> Decide:
 
 
 async def play_all(plays: Sequence[Coroutine[Any, Any, Episode]]) -> list[Episode]:
-    """All episodes at once; turns that are ready in the same tick share their batches."""
-    return list(await asyncio.gather(*plays))
+    """All episodes at once; turns that are ready in the same tick share their batches.
+
+    The first error is raised when all have ended: replies that are on their way then have been paid for.
+    """
+    ended = await asyncio.gather(*plays, return_exceptions=True)
+    for e in ended:
+        if isinstance(e, BaseException):
+            raise e
+    return ended
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

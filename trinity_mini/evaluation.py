@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from .chains import Chain, play_chain, search_chain
+from .episode import Grade, Rules, fixed, play, play_all, run
 from .files import UserError, write_atomically
-from .pool import EmbeddedPool
+from .pool import EmbeddedPool, Pool, drawn
 from .roles import Role
 from .tasks import FAMILIES, KINDS, Question
 from .templates import prompt_text
@@ -138,6 +139,16 @@ def baselines(pool: EmbeddedPool, asked: Sequence[Question]) -> pd.DataFrame:
     every = list(dict.fromkeys([*by_kind.values(), *by_family.values()]))
     best = np.max([play_chain(pool, c, asked) for c in every], axis=0)
     frames.append(records("oracle over those chains", asked, best, np.nan, np.nan))
+    return pd.concat(frames, ignore_index=True)
+
+
+def agents_alone(pool: Pool, asked: Sequence[Question], seed: int, grade: Grade) -> pd.DataFrame:
+    """Records of each agent of any pool alone: one call as a Worker."""
+    frames = []
+    for a, name in enumerate(pool.names):
+        one = fixed([(a, Role.WORKER)])
+        plays = [play(q, one, drawn(pool, seed, i), Rules(max_turns=1), grade) for i, q in enumerate(asked)]
+        frames.append(episode_records(f"{name}, one call", run(play_all(plays))))
     return pd.concat(frames, ignore_index=True)
 
 

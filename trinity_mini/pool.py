@@ -39,6 +39,12 @@ class Pool(Protocol):
     async def reply(self, agent: int, messages: Sequence[Message]) -> Reply: ...
 
 
+def drawn(pool: Pool, *index: int) -> Pool:
+    """The pool as one episode asks it. Agents that answer by chance give a fresh sample for each index; the same index
+    gives the same replies again. The embedded agents have one reply to everything."""
+    return pool.draw(index) if hasattr(pool, "draw") else pool
+
+
 class Batcher:
     """Gathers what is asked for in one tick of the event loop and answers it as one batch.
 

@@ -8,6 +8,8 @@ from typing import Any
 from .episode import PAPER, Rules
 from .files import UserError
 
+EMBEDDED = "embedded"
+
 
 @dataclass(frozen=True)
 class Preset:
@@ -28,15 +30,33 @@ class Preset:
     train_per_family: int = 240  # 960 training questions (released run)
     validate_every: int = 5
     validation_per_family: int = 50
+    slm: str = EMBEDDED  # the coordinator's language model: "embedded", "smollm2", a name on the hub or a folder
+    pool: str = EMBEDDED  # "embedded" or a pool file
+    tasks: str = EMBEDDED  # "embedded" or names of benchmarks with commas between
 
     def record(self) -> dict[str, Any]:
-        """As plain JSON values, for a run folder."""
-        return asdict(self)
+        """As plain JSON values, for a run folder; what is embedded goes without saying."""
+        return {k: v for k, v in asdict(self).items() if k not in ("slm", "pool", "tasks") or v != EMBEDDED}
 
 
+MINI = Preset("mini")
+# lambda = ceil(4 + 3 ln n) and m_CMA = 16 (paper section 3); 300 validation questions (released run).
+FULL = replace(MINI, popsize=0, episodes_per_candidate=16, validation_per_family=75, slm="Qwen/Qwen3-0.6B")
+BENCHMARKS = "math500,mmlu,rlpr,livecodebench"  # the paper's four
 PRESETS = {
-    "mini": Preset("mini"),
-    "quick": replace(Preset("mini"), name="quick", popsize=34, generations=3, validation_per_family=10),
+    "mini": MINI,
+    "quick": replace(MINI, name="quick", popsize=34, generations=3, validation_per_family=10),
+    # A real small model beside the embedded agents: start it first, `python -m trinity_mini serve`.
+    "local": replace(
+        MINI, name="local", popsize=16, generations=4, validation_per_family=5, pool="data/pools/local.toml"
+    ),
+    "laptop": replace(MINI, name="laptop", popsize=68, validation_per_family=25, slm="smollm2"),
+    "gpu": replace(FULL, name="gpu", matrices="released"),
+    "gpu-open": replace(FULL, name="gpu-open", matrices="released", pool="data/pools/open.toml", tasks=BENCHMARKS),
+    "paper": replace(FULL, name="paper", matrices="released", pool="data/pools/paper.toml", tasks=BENCHMARKS),
+    "paper-full-power": replace(
+        FULL, name="paper-full-power", matrices="released", pool="data/pools/paper-full-power.toml", tasks=BENCHMARKS
+    ),
 }
 
 

@@ -14,12 +14,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .files import UserError
 from .prefix_tree import Bucket, Path, PrefixTree, Text, attend, buckets
 from .svf import SVF
 from .tiny_lm import rotate
 
 EMBEDDINGS = "model.embed_tokens.weight"
-CHUNK = 16_384  # tokens computed at a time
+CHUNK = 16_384  # tokens computed at a time; on a GPU four times as many
+LONGEST = 8_192  # tokens of a text that the default budget has room for
+
+
+def default_budget(device: torch.device, text: int) -> int:
+    """Bytes for states: half of what is free on a GPU; elsewhere 1 GiB, or enough for a text that takes `text`."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 2
+    return max(2**30, text * 3 // 2)
 
 
 def plain(module: nn.Linear, x: Tensor, dealt: None, shared: None) -> Tensor:
@@ -30,7 +39,8 @@ def plain(module: nn.Linear, x: Tensor, dealt: None, shared: None) -> Tensor:
 class Candidates:
     """W' of each candidate of a chunk: those that stay factored first, then the rebuilt ones.
 
-    Factored, y = U (s * (V^T x)): cheap for few tokens. For many it pays to build W' once.
+    Factored, y = U (s * (V^T x)): cheap for few tokens. For many it pays to build W' once. Both in
+    float32, whatever the model's type: rounding W' to bfloat16 would hide small deltas.
 
     names: id of a module -> its matrix; values: matrix -> (factored candidates, r) effective
     singular values; dense: of each rebuilt candidate, matrix -> W'.
@@ -62,7 +72,11 @@ class Candidates:
             y = y if shared is None else y.index_select(0, shared[1])
             out[:n] = y.mul_(self.values[name].index_select(0, owner)) @ u.T
         for weights, start, stop in zip(self.dense, bounds[:-1], bounds[1:], strict=True):
-            torch.mm(x[start:stop], weights[name].T, out=out[start:stop])
+            w = weights[name]
+            if w.dtype == x.dtype:
+                torch.mm(x[start:stop], w.T, out=out[start:stop])
+            else:
+                out[start:stop] = x[start:stop].to(w) @ w.T
         return out if module.bias is None else out + module.bias
 
     def embed(self, embedding: nn.Embedding, name: str, ids: Tensor, dealt: tuple) -> Tensor:
@@ -131,12 +145,16 @@ class ThetaBatch:
 
     decoder: `model.model` of a Llama, Qwen2, Qwen3 or TinyLM. adapted: matrix name -> module, of
     the layer with index `layer`. rope: positions (N,) -> cosines and sines, (N, c) each.
-    budget: bytes of cached states after which the cache starts afresh.
+    budget: bytes that cached states and rebuilt weights take at most. The cache starts afresh when
+    half of it is spent; the other half is for what is being computed. None: see default_budget.
+
+    Where memory runs out all the same, the cache is dropped and half as many tokens are computed
+    at a time from then on.
     """
 
-    def __init__(self, decoder: nn.Module, layer: int, adapted: dict, rope: Callable, budget: int) -> None:
+    def __init__(self, decoder: nn.Module, layer: int, adapted: dict, rope: Callable, budget: int | None) -> None:
         self.decoder, self.layer, self.adapted, self.rope = decoder, layer, adapted, rope
-        self.budget, self.like = budget, decoder.embed_tokens.weight
+        self.like = decoder.embed_tokens.weight
         build = extra = self.dense_bytes = 0
         for module in adapted.values():
             out, width = module.weight.shape
@@ -144,22 +162,26 @@ class ThetaBatch:
             build += out * width * rank
             shared = module in list(adapted.values())[:3]  # q, k and v share V^T x
             extra += rank * (out + (0 if shared else width)) - out * width
-            self.dense_bytes += module.weight.nbytes
+            self.dense_bytes += 4 * out * width
         # Multiplications to rebuild W', over those that a token then saves.
         self.break_even = build / extra if extra > 0 else float("inf")
         n, a = len(decoder.layers), decoder.layers[0].self_attn
         kv = a.k_proj.out_features // a.head_dim, a.head_dim
+        self.heads = a.q_proj.out_features // a.head_dim
 
         def tree(layers: int) -> PrefixTree:
             return PrefixTree(layers, self.like.shape[1], kv, self.like)
 
         # Candidates that move the embeddings share nothing, not even the lowest layer.
-        self.lower, self.tail, self.whole = tree(layer), tree(n - layer), tree(n)
+        self.trees = self.lower, self.tail, self.whole = tree(layer), tree(n - layer), tree(n)
+        if budget is None:
+            budget = default_budget(self.like.device, LONGEST * (self.lower.node_bytes + self.tail.node_bytes))
+        self.budget, self.chunk = budget, CHUNK * 4 if self.like.is_cuda else CHUNK
         self.clear()
 
     def clear(self) -> None:
         """Forget all states and rebuilt weights."""
-        for tree in (self.lower, self.tail, self.whole):
+        for tree in self.trees:
             tree.clear()
         self.roots: dict[bytes, int] = {}
         self.tokens: dict[bytes, int] = {}
@@ -167,13 +189,17 @@ class ThetaBatch:
 
     def spent(self) -> int:
         """Bytes of cached states and rebuilt weights."""
-        trees = self.lower, self.tail, self.whole
-        return sum(t.size * t.node_bytes for t in trees) + len(self.dense) * self.dense_bytes
+        return sum(t.size * t.node_bytes for t in self.trees) + len(self.dense) * self.dense_bytes
+
+    def held(self) -> int:
+        """Bytes of memory taken for them: `spent`, and room for more."""
+        return sum(t.room * t.node_bytes for t in self.trees) + len(self.dense) * self.dense_bytes
 
     def states(self, texts: Sequence[Text], svf: SVF | None = None, deltas: np.ndarray | None = None) -> Tensor:
         """(B, d) float32 for B texts and deltas (B, n) float32; the plain weights without.
 
-        Raises: ValueError as `SVF.singular_values`.
+        Raises: ValueError as `SVF.singular_values`; UserError if a text needs more than the budget
+        or the memory there is.
         """
         keys: dict[bytes, int] = {b"": 0}  # the plain weights
         owner, values = np.zeros(len(texts), dtype=int), {}
@@ -185,21 +211,82 @@ class ThetaBatch:
                     firsts.append(row)
                 owner[i] = keys.setdefault(key, len(keys))
             values = svf.singular_values(torch.from_numpy(np.stack(firsts)).to(self.like.device))
-        dense = self._rebuilt(texts, svf, list(keys), owner, values)
-        # Rows in the order of their candidates, those with rebuilt weights last.
-        order = np.lexsort((owner, np.isin(owner, list(dense))))
-        node_bytes = self.lower.node_bytes + self.tail.node_bytes + self.whole.node_bytes
-        limit = min(CHUNK, self.budget // 2 // node_bytes)
         out = torch.empty(len(texts), self.like.shape[1], device=self.like.device)
-        for rows in _chunks(order, texts, limit):
-            if self.spent() > self.budget:
-                self.clear()
+        left = np.arange(len(texts))
+        while True:
             try:
-                out[rows] = self._chunk(rows, texts, svf, list(keys), owner, values, dense)
-            except BaseException:  # Ctrl-C, too: nodes without their states must not be found later
+                for rows in self._passes(left, out, texts, svf, list(keys), owner, values):
+                    left = np.setdiff1d(left, rows)
+                return out
+            except BaseException as e:  # Ctrl-C, too: nodes without their states must not be found later
                 self.clear()
-                raise
-        return out
+                if not _out_of_memory(e):
+                    raise
+            self._halve()  # outside of the except clause, which holds on to the tensors of the failed pass
+
+    def _passes(self, left, out, texts, svf, keys, owner, values) -> Iterator[np.ndarray]:
+        """Compute the rows that are left, a chunk at a time: the rows of each, once they stand in `out`."""
+        self.running = None
+        dense = self._rebuilt([texts[i] for i in left], svf, keys, owner[left], values)
+        # Rows in the order of their candidates, those with rebuilt weights last.
+        order = left[np.lexsort((owner[left], np.isin(owner[left], list(dense))))]
+        # So many tokens that their states take a quarter of the budget, whichever trees they go to.
+        limit = min(self.chunk, self.budget // 4 // sum(t.node_bytes for t in self.trees))
+        for rows in _chunks(order, texts, limit):
+            if self.spent() > self.budget // 2:
+                self.clear()
+            tokens = sum(len(texts[i]) for i in rows)
+            self.running = len(rows), tokens, self.spent()
+            self._make_room(tokens, svf is not None and EMBEDDINGS in svf.slices, len(dense) - 1)
+            out[rows] = self._chunk(rows, texts, svf, keys, owner, values, dense)
+            yield rows
+
+    def _make_room(self, tokens: int, embeds: bool, rebuilt: int) -> None:
+        """Room in the trees for as many new nodes, within the budget."""
+        trees = (self.whole,) if embeds else (self.lower, self.tail)
+
+        def needed() -> int:
+            states = sum(max(t.room, t.size + tokens * (t in trees)) * t.node_bytes for t in self.trees)
+            return states + max(len(self.dense), rebuilt) * self.dense_bytes
+
+        if needed() > self.budget:
+            self._trim()
+        if needed() > self.budget:
+            self.clear()
+            self._trim()
+        if needed() > self.budget:
+            raise UserError(
+                f"the states of {tokens:,} tokens take {needed() / 2**20:,.0f} MiB and the budget is "
+                f"{self.budget / 2**20:,.0f}: give the backbone a larger budget, or let agents say less (max_tokens)."
+            )
+        spare = self.budget * 3 // 4 - needed()  # a quarter is left to rebuilt weights
+        for tree in trees:
+            spare -= tree.reserve(tokens, spare)
+
+    def _trim(self) -> None:
+        for tree in self.trees:
+            tree.trim()
+
+    def _halve(self) -> None:
+        """After memory ran out: give back what was cached, and take half as many tokens at a time from now on.
+
+        Raises: UserError if it was one row, and nothing was cached.
+        """
+        self._trim()
+        if self.like.is_cuda:
+            torch.cuda.empty_cache()
+        if self.running is None:  # while weights were rebuilt
+            self.break_even = float("inf")
+            return
+        rows, tokens, cached = self.running
+        if rows == 1 and not cached:
+            raise UserError(
+                "the memory does not suffice for one text: let agents say less (max_tokens), give the backbone "
+                "a smaller budget, or use a larger device."
+            )
+        self.chunk = tokens // 2
+        if cached > self.budget // 4:
+            self.budget //= 2
 
     def _rebuilt(self, texts, svf, keys, owner, values) -> dict[int, dict[str, Tensor]]:
         """W' of the candidates whose tokens, computed so far or about to be, repay it: index -> matrices."""
@@ -208,11 +295,11 @@ class ThetaBatch:
         if svf is not None and EMBEDDINGS in svf.slices:
             return dense
         for c, key in enumerate(keys[1:], start=1):
-            room = len(self.dense) * self.dense_bytes < self.budget // 2
+            room = (len(self.dense) + 1) * self.dense_bytes <= self.budget // 4
             # Texts that grow hold most of what was computed before: the larger number is close to the sum.
             enough = max(self.tokens.get(key, 0), read[c]) >= self.break_even
             if key not in self.dense and room and enough:
-                self.dense[key] = {name: svf.product(name, values[name][c]).to(self.like) for name in self.adapted}
+                self.dense[key] = {name: svf.product(name, values[name][c]) for name in self.adapted}
             if key in self.dense:
                 dense[c] = self.dense[key]
         return dense
@@ -222,10 +309,11 @@ class ThetaBatch:
         device = self.like.device
         present = list(dict.fromkeys(owner[rows].tolist()))
         factored = [c for c in present if c not in dense]
+        chosen = torch.tensor(factored, dtype=torch.long).to(device)
         candidates = Candidates(
             svf,
             {id(m): name for name, m in self.adapted.items()},
-            {name: v[factored] for name, v in values.items()},
+            {name: v.index_select(0, chosen) for name, v in values.items()},
             [dense[c] for c in present if c in dense],
         )
         n_rows = np.array([np.count_nonzero(owner[rows] == c) for c in present])
@@ -286,7 +374,7 @@ class ThetaBatch:
     def _step(self, paths: list[Path], starts: list[int], dealt=None) -> Step:
         """The pass over each text's positions from starts[i] on."""
         cos, sin = self.rope(self._joined([range(len(p)) for p in paths], starts))
-        return Step((cos[:, None], sin[:, None]), buckets(paths, starts, self.like), dealt)
+        return Step((cos[:, None], sin[:, None]), buckets(paths, starts, self.like, self.heads), dealt)
 
 
 def _chunks(order: np.ndarray, texts: Sequence[Text], limit: int) -> Iterator[np.ndarray]:
@@ -299,3 +387,12 @@ def _chunks(order: np.ndarray, texts: Sequence[Text], limit: int) -> Iterator[np
             start, total = i, len(texts[row])
     if len(order):
         yield order[start:]
+
+
+def _out_of_memory(e: BaseException) -> bool:
+    """Whether it says that memory ran out; torch has a class for that, but not everywhere."""
+    said = str(e).lower()
+    known = ("out of memory", "can't allocate memory", "alloc_failed")
+    return isinstance(e, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(e, RuntimeError) and any(text in said for text in known)
+    )

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from .coordinator import Coordinator
-from .episode import Decide, Decision, Episode, Transcript, play, play_all, run, uniforms
+from .episode import Decide, Decision, Episode, Grade, Transcript, exact, play, play_all, run, uniforms
 from .files import UserError, write_atomically
-from .pool import Batcher, Pool
+from .pool import Batcher, Pool, drawn
 from .presets import Preset
 from .roles import Role
-from .tasks import FAMILIES, Question, questions
+from .task_sets import TaskSet, embedded_tasks
+from .tasks import Question
 
 
 @dataclass(frozen=True)
@@ -66,16 +67,25 @@ class Router:
 
 
 def play_policy(
-    coordinator: Coordinator, theta: np.ndarray, asked: Sequence[Question], pool: Pool, preset: Preset, seed: int
+    coordinator: Coordinator,
+    theta: np.ndarray,
+    asked: Sequence[Question],
+    pool: Pool,
+    preset: Preset,
+    seed: int,
+    grade: Grade = exact,
 ) -> list[Episode]:
     """One episode a question with one theta; the same seed gives the same draws."""
-    return _played(Router(coordinator, theta), asked, pool, preset, seed)
+    return _played(Router(coordinator, theta), asked, pool, preset, seed, grade)
 
 
-def _played(router: Router, asked: Sequence[Question], pool: Pool, preset: Preset, seed: int) -> list[Episode]:
+def _played(
+    router: Router, asked: Sequence[Question], pool: Pool, preset: Preset, seed: int, grade: Grade = exact
+) -> list[Episode]:
     turns = preset.rules.max_turns
     plays = [
-        play(q, router.decide(0, uniforms(turns, seed, i)), pool, preset.rules) for i, q in enumerate(asked)
+        play(q, router.decide(0, uniforms(turns, seed, i)), drawn(pool, seed, i), preset.rules, grade)
+        for i, q in enumerate(asked)
     ]
     return run(play_all(plays))
 
@@ -105,8 +115,9 @@ def _differing(found: Any, wanted: Any, name: str = "") -> list[str]:
 
 
 def _empty(folder: Path) -> bool:
-    """Whether there is nothing, or only what a killed `write_atomically` leaves."""
-    return not folder.exists() or (folder.is_dir() and all(f.suffix == ".tmp" for f in folder.iterdir()))
+    """Whether there is nothing, or only what is written before a run's first line."""
+    names = [f.name for f in folder.iterdir()] if folder.is_dir() else [] if not folder.exists() else ["a file"]
+    return all(n.endswith(".tmp") or n.startswith("replies.sqlite") or n == "features.json" for n in names)
 
 
 class TrainingRun:
@@ -115,13 +126,20 @@ class TrainingRun:
     Iterating trains; killed at any moment, it goes on from the last generation to the same log and theta.
     """
 
-    def __init__(self, folder: Path, coordinator: Coordinator, pool: Pool, preset: Preset, seed: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        coordinator: Coordinator,
+        pool: Pool,
+        preset: Preset,
+        seed: int,
+        tasks: TaskSet | None = None,
+    ) -> None:
         self.folder, self.coordinator, self.pool = Path(folder), coordinator, pool
         self.preset, self.seed = preset, seed
         self.router_seconds = 0.0  # CPU seconds spent in the coordinator's forwards
-        self.train = [questions(f, "train", preset.train_per_family, 0) for f in FAMILIES]
-        n = preset.validation_per_family
-        self.validation = [q for f in FAMILIES for q in questions(f, "validation", n, 0)] if n else []
+        tasks = tasks or embedded_tasks(preset)
+        self.train, self.validation, self.grade = tasks.train, tasks.validation, tasks.grade
         self.log: list[Generation] = []
         self.timing: list[dict[str, float]] = []  # CPU seconds of each generation, and the coordinator's part
         self.config = {
@@ -245,7 +263,8 @@ class TrainingRun:
             asked = draw_questions(self.train, m, self.seed, generation, 0 if p.common_questions else c + 1, 1)
             for i, q in enumerate(asked):
                 draws = uniforms(rules.max_turns, self.seed, generation, 0 if p.common_draws else c + 1, 2, i)
-                plays.append(play(q, router.decide(c, draws), self.pool, rules))
+                pool = drawn(self.pool, self.seed, generation, 0 if p.common_draws else c + 1, i)
+                plays.append(play(q, router.decide(c, draws), pool, rules, self.grade))
         episodes = run(play_all(plays))
         self.router_seconds += router.seconds
         scores = [mean_reward(episodes[c * m : (c + 1) * m])[0] for c in range(len(thetas))]
@@ -259,7 +278,7 @@ class TrainingRun:
     def validate(self, theta: np.ndarray) -> tuple[float, float] | tuple[None, None]:
         """Mean reward of one theta on the validation questions, and its standard error; None if all were lost."""
         router = Router(self.coordinator, theta)
-        episodes = _played(router, self.validation, self.pool, self.preset, self.seed)
+        episodes = _played(router, self.validation, self.pool, self.preset, self.seed, self.grade)
         self.router_seconds += router.seconds
         mean, se, lost = mean_reward(episodes)
         return (mean, se) if lost < len(episodes) else (None, None)

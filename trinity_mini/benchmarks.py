@@ -1,0 +1,207 @@
+"""Questions of the paper's benchmarks, from the hub or from a local folder, and their grader (lesson 11).
+
+`load("math500", "train", n=240)` gives questions, `grader("math500")` a coroutine function that takes one and an answer
+and gives 1, 0 or None: it cannot be told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import heapq
+import json
+import os
+import socket
+import urllib.parse
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .benchmark_tasks import BENCHMARKS, Benchmark, Item, Source, in_test
+from .files import ROOT, UserError, write_atomically
+from .graders import grade_code, grade_math, grade_number, grade_option, judge
+from .pool import Pool
+
+CACHE = ROOT / "runs" / "benchmarks"
+FORMAT = 1  # of the cache: raise it when a row becomes another question than before
+PATIENCE = 3.0  # seconds for the hub to answer at all
+
+Grade = Callable[[Item, str | None], Awaitable[float | None]]
+
+
+def load(
+    name: str, split: str = "test", n: int | None = None, seed: int = 0, root: Path | None = None, cache: Path = CACHE
+) -> list[Item]:
+    """Questions of a benchmark, the same for the same arguments.
+
+    n: a sample of so many, in an order of its own, so that a smaller sample is the beginning of a larger one; None:
+    all, as they come. The seed decides the sample and the order of options. root: a local copy of the data set's
+    repository; without it, the hub is asked once and the questions kept as one file in `cache`. LiveCodeBench's v1
+    (train) has 1.2 GB of tests: they are read whole, and n of 400 questions kept.
+    Raises: UserError for an unknown name or split, too few questions, unreadable files, no network, terms to accept.
+    """
+    if name not in BENCHMARKS:
+        raise UserError(f"unknown benchmark {name!r}: choose from {', '.join(BENCHMARKS)}.")
+    benchmark = BENCHMARKS[name]
+    if split not in benchmark.sources:
+        raise UserError(f"{name} has no split {split!r}: choose from {', '.join(benchmark.sources)}.")
+    if root is not None:
+        return _chosen(_items(benchmark, split, seed, _local_rows(benchmark, split, Path(root))), n, seed, name)
+    path = Path(cache) / f"{name}-{split}-{'all' if n is None else n}-{seed}.jsonl"
+    header = {"format": FORMAT, "hub": benchmark.hub, "revision": benchmark.revision}
+    if path.exists():
+        return _from_cache(path, header)
+    items = _chosen(_items(benchmark, split, seed, _hub_rows(benchmark, split)), n, seed, name)
+    lines = [json.dumps(row) for row in (header, *map(asdict, items))]
+    write_atomically(path, "".join(line + "\n" for line in lines).encode())
+    return items
+
+
+def _from_cache(path: Path, header: Mapping[str, Any]) -> list[Item]:
+    try:
+        first, *rows = path.read_text(encoding="utf-8").splitlines()
+        if json.loads(first) != header:
+            raise ValueError
+        return [Item(**json.loads(row)) for row in rows]
+    except (OSError, ValueError, TypeError):
+        raise UserError(f"{path} is damaged or of another version: delete it, and it is fetched again.") from None
+
+
+def _chosen(items: Iterator[Item], n: int | None, seed: int, name: str) -> list[Item]:
+    if n is None:
+        return list(items)
+    if n < 1:
+        raise UserError("n must be at least 1.")
+    chosen = heapq.nsmallest(n, items, key=lambda item: hashlib.sha256(f"{seed}:{item.id}".encode()).digest())
+    if len(chosen) < n:
+        raise UserError(f"{name} has only {len(chosen)} such questions: ask for no more than that.")
+    return chosen
+
+
+def _items(benchmark: Benchmark, split: str, seed: int, rows: Iterator[Mapping[str, Any]]) -> Iterator[Item]:
+    """The questions of the rows, each once."""
+    seen: set[str] = set()
+    for i, row in enumerate(rows):
+        try:
+            item = benchmark.item(row, seed)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError, SyntaxError) as e:
+            what = f"column {e}" if isinstance(e, KeyError) and not benchmark.gated else type(e).__name__
+            raise UserError(
+                f"row {i + 1} of {benchmark.hub} is not as it was ({what}): set an older `revision` in its record."
+            ) from None
+        if item is None or item.id in seen or (benchmark.shared and in_test(item) != (split == "test")):
+            continue
+        seen.add(item.id)
+        yield item
+
+
+# ---- rows -----------------------------------------------------------------------------------------------
+
+_BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+
+
+def _local_rows(benchmark: Benchmark, split: str, root: Path) -> Iterator[Mapping[str, Any]]:
+    source = benchmark.sources[split]
+    files = sorted(str(f) for f in root.glob(source.files))
+    if not files:
+        raise UserError(
+            f"{root} holds no {source.files}: fill it by `hf download {benchmark.hub} --repo-type dataset "
+            f"--local-dir {root}` where there is a network."
+        )
+    from datasets import load_dataset
+
+    try:
+        yield from load_dataset(
+            _BUILDERS[Path(files[0]).suffix], data_files={"rows": files}, split="rows", streaming=True
+        )
+    except UserError:
+        raise
+    except Exception as e:  # whatever a damaged file makes pyarrow or json raise; its text may quote a row
+        raise UserError(f"{source.files} in {root} cannot be read ({type(e).__name__}): download it again.") from None
+
+
+def _hub_rows(benchmark: Benchmark, split: str) -> Iterator[Mapping[str, Any]]:
+    source: Source = benchmark.sources[split]
+    _need_hub(benchmark)
+    from datasets import load_dataset
+
+    try:
+        yield from load_dataset(
+            benchmark.hub, source.config, split=source.split, streaming=True, revision=benchmark.revision
+        )
+    except Exception as e:
+        if benchmark.gated:
+            raise UserError(
+                f"{benchmark.hub} is gated: accept its terms on its page on the hub, and set HF_TOKEN to a token of "
+                f"that account ({type(e).__name__})."
+            ) from None
+        raise UserError(f"{benchmark.hub} cannot be read ({type(e).__name__}): {_remedy(benchmark)}.") from None
+
+
+def _remedy(benchmark: Benchmark) -> str:
+    return (
+        f"run `hf download {benchmark.hub} --repo-type dataset --local-dir FOLDER` where there is a network and give "
+        f"root=FOLDER"
+    )
+
+
+def _need_hub(benchmark: Benchmark) -> None:
+    """Raises: UserError, at once or in seconds, if there is no way to the hub; `datasets` would try for long."""
+    for switch in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        if os.environ.get(switch, "").upper() in ("1", "ON", "YES", "TRUE"):
+            raise UserError(f"{switch} is set, so {benchmark.hub} is out of reach: unset it, or {_remedy(benchmark)}.")
+    from huggingface_hub.constants import ENDPOINT
+
+    hub = urllib.parse.urlsplit(ENDPOINT)
+    proxy = urllib.request.getproxies().get(hub.scheme)
+    if proxy and not urllib.request.proxy_bypass(hub.hostname or ""):
+        hub = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    try:
+        port = hub.port or (80 if hub.scheme == "http" else 443)
+        socket.create_connection((hub.hostname or "", port), timeout=PATIENCE).close()
+    except (OSError, ValueError):
+        raise UserError(f"the hub does not answer, so {benchmark.hub} is out of reach: {_remedy(benchmark)}.") from None
+
+
+# ---- grading --------------------------------------------------------------------------------------------
+
+_THREADS = ThreadPoolExecutor(2, "grader")  # each waits for a process of math-verify or a sandbox
+
+
+def grade_now(item: Item, answer: str | None, sandbox: str = "auto") -> bool | None:
+    """The verdict of the item's grader; blocks. Not for MT-Bench, which needs a judge."""
+    grading = BENCHMARKS[item.family].grading
+    if grading == "code":
+        return grade_code(item.kind, item.gold, answer, sandbox)
+    return {"math": grade_math, "option": grade_option, "number": grade_number}[grading](item.gold, answer)
+
+
+def grader(what: str | Sequence[Item], judged_by: Pool | None = None, agent: int = 0, sandbox: str = "auto") -> Grade:
+    """The grading function for a benchmark, or for questions of several, as `episode.play` takes it.
+
+    It gives 1 or 0, for MT-Bench a tenth of the judge's score, or None: it cannot be told, so leave the episode out.
+    Graders run beside the event loop, two at a time. judged_by, agent: who judges MT-Bench.
+    sandbox: "auto", or "process", which can run BigCodeBench's libraries and is no security boundary.
+    Raises: UserError for an unknown benchmark, or MT-Bench without a judge.
+    """
+    names = {what} if isinstance(what, str) else {item.family for item in what}
+    if unknown := names - set(BENCHMARKS):
+        raise UserError(f"unknown benchmark {sorted(unknown)[0]!r}: choose from {', '.join(BENCHMARKS)}.")
+    if judged_by is None and any(BENCHMARKS[n].grading == "judge" for n in names):
+        raise UserError("MT-Bench is graded by a model: name one by judged_by= a pool, and agent=.")
+
+    async def grade(item: Item, answer: str | None) -> float | None:
+        if BENCHMARKS[item.family].grading == "judge":
+            if not answer:
+                return 0.0
+            assert judged_by is not None
+            score = await judge(judged_by, item.prompt, answer, item.gold, agent)
+            return None if score is None else score / 10
+        loop = asyncio.get_running_loop()
+        verdict = await loop.run_in_executor(_THREADS, grade_now, item, answer, sandbox)
+        return None if verdict is None else float(verdict)
+
+    return grade

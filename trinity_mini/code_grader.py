@@ -1,0 +1,194 @@
+"""Does a program that a model wrote pass the tests? For LiveCodeBench, BigCodeBench and HumanEval (lesson 11)."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+import pickle
+import re
+import sys
+import time
+import zlib
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from . import sandbox
+
+LONGEST_TESTS = 1 << 29  # bytes of one question's unpacked private tests
+TOTAL = 300.0  # seconds for one answer; after that it is left ungraded
+# LiveCodeBench gives a test 6 seconds of CPython; the sandboxes are three to seven times slower.
+SECONDS = {"process": 6.0}
+SLOW = 30.0
+# Judges of programming contests have these at hand, and solutions rely on it.
+PRELUDE = """\
+import bisect, collections, copy, functools, heapq, itertools, math, operator, random, re, string, sys
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, OrderedDict, defaultdict, deque
+from functools import cache, cmp_to_key, lru_cache, reduce
+from heapq import heapify, heappop, heappush, heappushpop, heapreplace, nlargest, nsmallest
+from itertools import accumulate, chain, combinations, count, cycle, groupby, islice, pairwise, permutations, product
+from math import ceil, comb, factorial, floor, gcd, inf, isqrt, lcm, log, log2, sqrt
+from typing import *
+"""
+_MARK = "result:"
+_CALLER = """
+import json as _json, sys as _sys
+for _line in _sys.stdin.read().splitlines():
+    print({mark!r} + _json.dumps({call}(*_json.loads(_line))))
+"""
+_UNITTEST = """
+import io as _io, unittest as _unittest
+_suite = _unittest.defaultTestLoader.loadTestsFromTestCase(TestCases)
+_outcome = _unittest.TextTestRunner(stream=_io.StringIO()).run(_suite)
+assert _outcome.testsRun > 0 and _outcome.wasSuccessful(), "tests failed"
+"""
+
+
+def code_in(text: str) -> str:
+    """The program of a reply: its last fenced block (the last one marked as Python, if any is), else all of it."""
+    blocks = re.findall(r"^[ \t]*(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)(?:^[ \t]*\1|\Z)", text, re.DOTALL | re.MULTILINE)
+    marked = [body for _, language, body in blocks if language.lower() in ("python", "python3", "py")]
+    bodies = marked or [body for _, _, body in blocks]
+    return bodies[-1] if bodies else text
+
+
+def grade_code(kind: str, gold: dict[str, Any], answer: str | None, sandbox_kind: str = "auto") -> bool | None:
+    """Whether the program in an answer passes all tests.
+
+    kind and gold: "stdin" {public, private}; "functional" {public, private, function}, both as LiveCodeBench writes
+    them; "unittest" {test, libs} as BigCodeBench; "asserts" {test, functions}.
+    None: the sandbox cannot run what it needs, or all of it took more than `TOTAL` seconds, or the tests are damaged.
+    Source: paper section 4.1 (all public and private tests); tests of a program's output are compared out here, so the
+    expected output never enters the sandbox.
+    """
+    if answer is None:
+        return False
+    code = code_in(answer)
+    if kind == "unittest":
+        missing = [lib for lib in gold["libs"] if lib.split(".")[0] not in sys.stdlib_module_names]
+        if missing and sandbox_kind != "process":
+            return None
+        limits = sandbox.Limits(seconds=SECONDS.get(sandbox_kind, SLOW) * 4)
+        return _verdict(sandbox.run(code, gold["test"] + _UNITTEST, kind=sandbox_kind, limits=limits))
+    if kind == "asserts":
+        limits = sandbox.Limits(seconds=SECONDS.get(sandbox_kind, SLOW))
+        return _verdict(sandbox.run(code, gold["test"], gold["functions"], sandbox_kind, limits))
+    try:
+        tests = cases(gold["public"]) + cases(gold["private"])
+        if kind == "functional":
+            return _functional(code, gold["function"], tests, sandbox_kind)
+    except ValueError:
+        return None
+    return _stdin(code, tests, sandbox_kind)
+
+
+def _verdict(result: sandbox.Result) -> bool | None:
+    return None if result.why.startswith("unsupported") else result.ok
+
+
+def _run(code: str, stdin: str, kind: str, seconds: float, output: int) -> sandbox.Result:
+    """Run a program; once more with the contest's imports if a name is missing."""
+    limits = sandbox.Limits(seconds=seconds, output=max(64_000, 2 * output))
+    result = sandbox.run_program(code, stdin, kind, limits)
+    if result.why.startswith("failed: NameError") and "from __future__" not in code:
+        result = sandbox.run_program(PRELUDE + code, stdin, kind, limits)
+    return result
+
+
+def _stdin(code: str, tests: list[dict[str, str]], kind: str) -> bool | None:
+    end = time.monotonic() + TOTAL
+    for test in tests:
+        left = end - time.monotonic()
+        if left <= 0:
+            return None
+        seconds = min(SECONDS.get(kind, SLOW), left)
+        result = _run(code, test["input"], kind, seconds, len(test["output"]))
+        if result.why.startswith("unsupported") or (result.why == "timed out" and seconds == left):
+            return None
+        if not result.ok or not same_output(test["output"], result.stdout):
+            return False
+        if kind == "auto" and result.kind == "wasi":
+            kind = "wasi"  # what one test needs, the others need too
+    return True if tests else None
+
+
+def _functional(code: str, function: str, tests: list[dict[str, str]], kind: str) -> bool | None:
+    """All calls in one run, as lines of JSON; what the function prints itself is passed over."""
+    calls = [[json.loads(line) for line in test["input"].split("\n") if line.strip()] for test in tests]
+    wanted = [json.loads(test["output"]) for test in tests]
+    if not function.isidentifier() or not tests:
+        return None
+    method = re.search(r"^class\s+Solution\b", code, re.MULTILINE)
+    program = code + _CALLER.format(mark=_MARK, call=f"Solution().{function}" if method else function)
+    stdin = "".join(json.dumps(arguments) + "\n" for arguments in calls)
+    seconds = min(TOTAL, SECONDS.get(kind, SLOW) * len(tests))
+    result = _run(program, stdin, kind, seconds, 100 * len(tests) + sum(len(test["output"]) for test in tests))
+    if result.why.startswith("unsupported") or (result.why == "timed out" and seconds == TOTAL):
+        return None
+    try:
+        given = [json.loads(s.removeprefix(_MARK)) for s in result.stdout.splitlines() if s.startswith(_MARK)]
+    except ValueError:
+        return False
+    return result.ok and len(given) == len(wanted) and all(map(same_value, wanted, given))
+
+
+def same_value(wanted: Any, given: Any) -> bool:
+    """Equal JSON values; floats to nine digits, True is not 1."""
+    if isinstance(wanted, list) and isinstance(given, list):
+        return len(wanted) == len(given) and all(map(same_value, wanted, given))
+    if isinstance(wanted, bool) != isinstance(given, bool):
+        return False
+    if isinstance(wanted, (int, float)) and isinstance(given, (int, float)):
+        return wanted == given or (float in map(type, (wanted, given)) and math.isclose(wanted, given, rel_tol=1e-9))
+    return type(wanted) is type(given) and wanted == given
+
+
+def same_output(wanted: str, given: str) -> bool:
+    """Equal line by line but for space around lines; a line of numbers is compared by value (1.0 is 1)."""
+    lines = [[line.strip() for line in text.strip().split("\n")] for text in (wanted, given)]
+    return len(lines[0]) == len(lines[1]) and all(w == g or _decimals(w, g) for w, g in zip(*lines, strict=True))
+
+
+def _decimals(wanted: str, given: str) -> bool:
+    try:
+        numbers = [[Decimal(token) for token in line.split()] for line in (wanted, given)]
+    except InvalidOperation:
+        return False
+    return numbers[0] == numbers[1]
+
+
+# ---- LiveCodeBench's packing --------------------------------------------------------------------------------
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Plain values only: text, numbers, lists, dicts. Anything that would have to be imported is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError("only plain values are allowed")
+
+
+def cases(packed: str) -> list[dict[str, str]]:
+    """Tests as LiveCodeBench writes them: JSON, or base64 of zlib of a pickle of JSON.
+
+    Raises: ValueError if they are damaged, too large, or hold more than plain values.
+    """
+    try:
+        tests = json.loads(packed) if packed.lstrip()[:1] in ("[", "") else _unpacked(packed)
+    except Exception as e:  # a damaged pickle may raise nearly anything
+        raise ValueError(f"these tests cannot be read ({type(e).__name__})") from None
+    if not isinstance(tests, list) or not all(
+        isinstance(t, dict) and isinstance(t.get("input"), str) and isinstance(t.get("output"), str) for t in tests
+    ):
+        raise ValueError("these tests are no list of inputs and outputs")
+    return tests
+
+
+def _unpacked(packed: str) -> Any:
+    unzip = zlib.decompressobj()
+    raw = unzip.decompress(base64.b64decode(packed, validate=True), LONGEST_TESTS)
+    if not unzip.eof:
+        raise ValueError("too large or cut off")
+    value = _PlainUnpickler(io.BytesIO(raw)).load()
+    return json.loads(value) if isinstance(value, (str, bytes)) else value

@@ -1,0 +1,116 @@
+"""Commands for pools of real LLMs: what they would cost, whether they answer, what they did cost (lesson 11)."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from .files import ROOT, UserError
+
+Row = dict[str, Any]
+
+
+def estimate(args: argparse.Namespace) -> list[Row]:
+    """Pilot episodes of the untrained coordinator, then what the whole training would cost, with an interval."""
+    import numpy as np
+
+    from . import llm_estimate
+    from .training import TrainingRun, draw_questions, play_policy
+    from .worlds import world
+
+    folder = args.out or ROOT / "runs" / f"pilot-{args.preset}"
+    with world(args.preset, folder, args.pool, args.root) as w:
+        planned = planned_episodes(TrainingRun(folder, w.coordinator, w.pool, w.preset, args.seed, w.tasks))
+        asked = draw_questions(w.tasks.train, args.pilot, args.seed)
+        pilot = play_policy(w.coordinator, np.zeros(w.coordinator.n), asked, w.pool, w.preset, args.seed, w.tasks.grade)
+        table = llm_estimate.estimate(pilot, args.episodes or planned, w.pool.names, max_turns=w.preset.rules.max_turns)
+    print(llm_estimate.as_text(table))
+    units = {"calls": "calls", "prompt_tokens": "tokens", "completion_tokens": "tokens", "cost": "money",
+             "low": "money", "high": "money", "worst": "money"}  # fmt: skip
+    return [
+        {"name": name, "family": r["agent"], "value": r[name], "se": None, "n": len(pilot), "unit": unit}
+        for r in table.to_dict("records")
+        for name, unit in units.items()
+    ]
+
+
+def planned_episodes(training: Any) -> int:
+    """Episodes of a whole training run, those of its validations counted."""
+    p = training.preset
+    checks = -(-p.generations // p.validate_every) if training.validation else 0
+    return training.popsize * p.episodes_per_candidate * p.generations + checks * len(training.validation)
+
+
+def pool(args: argparse.Namespace) -> list[Row]:
+    return {"check": _check, "ledger": _ledger, "forget-lost": _forget}[args.what](args.path)
+
+
+def _check(path: Path) -> list[Row]:
+    from .episode import run
+    from .llm_agents import read_pool_file
+    from .llm_pool import LLMPool
+
+    with LLMPool(read_pool_file(path), ROOT / "runs" / "pool-check") as pool:
+        pool.forget_lost()
+        rows = run(pool.check())
+    for r in rows:
+        said = r["model"] or "" if r["outcome"] == "answered" else r["error"] or ""
+        print(f"{r['agent']:24} {r['outcome']:10} {r['seconds']:7.2f} s  {said}".rstrip())
+    if bad := [r["agent"] for r in rows if r["outcome"] not in ("answered", "length")]:
+        raise UserError(f"{', '.join(bad)} did not answer: see the lines above, then check model, address and key.")
+    return [
+        {"name": r["agent"], "family": r["outcome"], "value": r["seconds"], "se": None, "n": 1, "unit": "s"}
+        for r in rows
+    ]
+
+
+def replies(path: Path) -> Path:
+    """The file of replies of a run folder, or the file itself."""
+    found = path / "replies.sqlite" if path.is_dir() else path
+    if not found.exists():
+        raise UserError(f"{found} does not exist: give the folder of a run over a pool file, such as runs/local-1.")
+    return found
+
+
+def _ledger(path: Path) -> list[Row]:
+    from .ledger import as_text, ledger
+
+    table = ledger(replies(path))
+    print(as_text(table))
+    units = {"calls": "calls", "requests": "requests", "lost": "calls", "prompt_tokens": "tokens",
+             "completion_tokens": "tokens", "cost": "money", "at_most": "money"}  # fmt: skip
+    return [
+        {"name": name, "family": f"{r['agent']} {r['role']}".strip(), "value": r[name], "se": None, "n": r["calls"],
+         "unit": unit}
+        for r in table.to_dict("records")
+        for name, unit in units.items()
+    ]  # fmt: skip
+
+
+def _forget(path: Path) -> list[Row]:
+    from .llm_cache import ReplyCache
+
+    cache = ReplyCache(replies(path))
+    n = cache.forget_lost()
+    print(f"{n} lost calls are forgotten: the next run asks them again.")
+    return [{"name": "forgotten", "family": "all", "value": n, "se": None, "n": 1, "unit": "calls"}]
+
+
+def serve(args: argparse.Namespace) -> list[Row]:
+    from .local_server import serve_command
+
+    return serve_command(args)
+
+
+def load_released(args: argparse.Namespace) -> list[Row]:
+    from .coordinator import Coordinator
+    from .released import load_released as load
+    from .worlds import load_slm
+
+    coordinator = Coordinator(load_slm(args.slm), args.agents, "linear", "released")
+    theta = load(args.file, coordinator)
+    coordinator.save(args.out, theta, "released", {"source": args.file.name})
+    print(f"wrote {args.out}: {coordinator.n} parameters, {coordinator.n_svf} of them SVF deltas.")
+    print(f"To play it: python -m trinity_mini evaluate {args.out} --transfer --preset paper")
+    return [{"name": "parameters", "family": "all", "value": coordinator.n, "se": None, "n": 1, "unit": "numbers"}]

@@ -1,0 +1,332 @@
+"""Real LLMs as a pool: cached, retried, within a budget (lesson 11).
+
+All requests run in one event loop of the pool's own, in a thread. So connections outlive `episode.run`, which starts
+a new loop each time, and a coordinator that computes for seconds in its loop holds up no reply and no deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import llm_calls
+from .files import UserError
+from .llm_agents import Agent, PoolFile
+from .llm_cache import ReplyCache, digest, question
+from .pool import Message, Reply
+from .roles import Role
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a retry: doubled each time, then drawn from half to all of it
+LEAST = 0.1  # of the deadline must be left for a retry
+ENOUGH = 20  # finished calls before the share of lost ones is judged
+
+
+class PoolStopped(UserError):
+    """The pool asks no more: a limit is reached, or an agent cannot be used; it names the remedy."""
+
+
+@dataclass
+class Call:
+    """A call under way, and how many wait for its reply."""
+
+    agent: Agent
+    role: Role | None
+    messages: Sequence[Message]
+    asked: str
+    label: str  # the role's name in the ledger
+    server: int  # the first of the agent's servers to ask; each attempt asks the next
+    task: asyncio.Task | None = None
+    waiters: int = 0
+    out: bool = False  # a request of it is with the server
+
+
+class LLMPool:
+    """The agents of a pool file; requests and replies are kept in `folder`/replies.sqlite.
+
+    The same conversation with the same agent is asked once, ever; `draw` gives fresh samples of it. A lost call is
+    `Reply(text=None)`. Close it, or use `with`: outstanding replies are paid for, so they are waited for and kept.
+    Raises: UserError if the budget cannot be held because a price or max_tokens is unknown, or the file is damaged.
+    """
+
+    def __init__(self, pool_file: PoolFile, folder: Path) -> None:
+        self.agents, self.budget = pool_file.agents, pool_file.budget
+        self.names = [a.name for a in self.agents]
+        settings = [
+            [a.name, a.model, a.api_base, dict(a.parameters), _by_role(a), a.merge_turns] for a in self.agents
+        ]  # not the variable of a key: another account is the same model
+        self.identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+        limited = self.budget.money is not None
+        self.prices = {a.name: llm_calls.prices(a) if limited else None for a in self.agents}
+        for a in self.agents if limited or self.budget.tokens is not None else ():
+            if limited and self.prices[a.name] is None:
+                raise UserError(f"agent {a.name!r}: give price_in and price_out, else budget.money cannot be held.")
+            if any(a.max_tokens(role) is None for role in (None, *Role)):
+                raise UserError(f"agent {a.name!r}: give max_tokens in parameters, else the budget cannot be held.")
+        self.path = Path(folder) / "replies.sqlite"
+        self.cache = ReplyCache(self.path)
+        self.stopped: PoolStopped | None = None
+        self._calls: dict[str, Call] = {}
+        self._slots = {a.name: llm_calls.Slots(a.concurrency) for a in self.agents}
+        self._rng = random.Random(f"jitter {self.identity}")
+        self._turn = dict.fromkeys(self.names, 0)  # whose turn it is among an agent's servers
+        self._out = self._finished = 0
+        self._lost: list[str] = []
+        self._trouble = ""  # the last request that brought no text
+        self._ready: asyncio.Task | None = None
+        self._disk = ThreadPoolExecutor(1, "replies")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="llm-pool", daemon=True)
+        self._thread.start()
+
+    async def reply(self, agent: int, messages: Sequence[Message]) -> Reply:
+        """The agent's reply to a conversation, from the file if it is there; it is there before this returns.
+
+        Raises: PoolStopped.
+        """
+        return await self._inside(self._reply(agent, messages, ()))
+
+    def draw(self, index: Sequence[int]) -> Draw:
+        """The same pool, whose replies are samples of their own for each index, e.g. (generation, episode)."""
+        return Draw(self, tuple(int(i) for i in index))
+
+    def forget_lost(self) -> int:
+        """Forget which calls were lost, so that they are asked again; how many there were."""
+        return self.cache.forget_lost()
+
+    async def check(self) -> list[dict[str, Any]]:
+        """Ask each agent one tiny question (a paid call each); raises nothing for an agent that does not answer.
+
+        Returns: rows of agent, outcome (answered, timed_out, ...), seconds, model (the name returned), error.
+        """
+        return list(await asyncio.gather(*[self._inside(self._check(a)) for a in self.agents]))
+
+    def close(self) -> None:
+        """Ask no more, wait for the replies that are out (each at most its deadline), and close the file."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._disk.shutdown()
+        self.cache.close()
+
+    def __enter__(self) -> LLMPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # From here on, all runs in the pool's own loop.
+
+    async def _inside(self, work: Coroutine[Any, Any, Any]) -> Any:
+        if self._loop.is_closed():
+            work.close()
+            raise PoolStopped("this pool is closed: open it again.")
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def _on_disk(self, work: Any, *args: Any) -> Any:
+        """A statement in the disk's thread; carried through even if we are cancelled."""
+        return await asyncio.shield(self._loop.run_in_executor(self._disk, work, *args))
+
+    async def _reply(self, index: int, messages: Sequence[Message], draw: tuple[int, ...]) -> Reply:
+        agent, role = self.agents[index], llm_calls.role_of(messages)
+        messages = llm_calls.merged(messages) if agent.merge_turns else messages
+        asked = question(agent.model, agent.api_base, messages, agent.parameters_in(role), draw)
+        key = digest(asked)
+        if (call := self._calls.get(key)) is None:
+            call = self._call(agent, role, messages, asked, role.name.lower() if role is not None else "")
+            call.task = asyncio.create_task(self._answer(key, call))
+            call.task.add_done_callback(lambda task: self._ended(key, call, task))
+            self._calls[key] = call
+        call.waiters += 1
+        try:
+            return await asyncio.shield(call.task)
+        finally:
+            call.waiters -= 1
+            if not call.waiters and not call.out and not call.task.done():
+                call.task.cancel()  # nobody waits for it, and nothing is paid yet
+                del self._calls[key]
+
+    def _call(self, agent: Agent, role: Role | None, messages: Sequence[Message], asked: str, label: str) -> Call:
+        self._turn[agent.name] += 1
+        return Call(agent, role, messages, asked, label, self._turn[agent.name])
+
+    def _ended(self, key: str, call: Call, task: asyncio.Task) -> None:
+        if self._calls.get(key) is call:
+            del self._calls[key]
+        if not task.cancelled():
+            task.exception()  # seen, also where nobody waits any more
+
+    async def _answer(self, key: str, call: Call) -> Reply:
+        if (found := await self._on_disk(self.cache.find, key)) is not None:
+            return found
+        self._go_on()
+        agent, request, end, latest = call.agent, None, float("inf"), None
+        for attempt in range(agent.attempts):
+            try:
+                async with asyncio.timeout_at(latest):
+                    await self._slots[agent.name].take(retry=attempt > 0)
+            except TimeoutError:
+                await self._on_disk(self.cache.give_up, request)
+                await self._count(key, True)
+                break
+            try:
+                await self._load()
+                sent, outcome, end = await self._send(key, call, attempt, end)
+                pause = self._pause(attempt, outcome)
+                latest = end - LEAST * agent.deadline
+                again = outcome.retryable and attempt + 1 < agent.attempts and self._loop.time() + pause < latest
+                if not outcome.usable:
+                    self._trouble = f"{agent.name!r}, {outcome.kind}: {outcome.error}"
+                if outcome.fatal:
+                    self._stop(f"agent {agent.name!r} cannot be used: {outcome.error}; then start again to resume.")
+                final = outcome.usable or not (again or self.stopped or outcome.fatal)
+                await self._on_disk(self.cache.came, sent, outcome, final)
+                if final:
+                    await self._count(key, not outcome.usable)
+            except UserError as e:  # the disk
+                self._stop(str(e))
+                raise
+            finally:
+                self._back(call)
+                self._slots[agent.name].give()
+            request = sent
+            if final:
+                break
+            if not call.waiters:
+                raise asyncio.CancelledError
+            self._go_on()
+            await asyncio.sleep(pause)
+            self._go_on()
+        return await self._on_disk(self.cache.find, key)  # the first in the file, if another process was faster
+
+    async def _send(self, key: str, call: Call, attempt: int, end: float) -> tuple[int, llm_calls.Outcome, float]:
+        """One request of a call within the budget: its id, its outcome, and when the call must end."""
+        agent, parameters = call.agent, call.agent.parameters_in(call.role)
+        prompt, completion = llm_calls.most_tokens(call.messages, call.agent.max_tokens(call.role))
+        price = self.prices[agent.name]
+        money = (prompt * price[0] + completion * price[1]) / 1e6 if price else None
+        asked = call.asked if attempt == 0 else None
+        row = (key, asked, agent.name, call.label, attempt, money, prompt + completion, self.budget)
+        while True:
+            self._go_on()
+            call.out = True  # until its outcome is on disk and its bound given back
+            self._out += 1
+            if (request := await self._on_disk(self.cache.send, *row)) is not None:
+                break
+            self._back(call)
+            # Where nothing is out, no bound can turn out too high and be given back.
+            if not self._out and (limit := self.cache.exceeded(self.budget, money, prompt + completion)):
+                self._stop(f"the next request might exceed {limit}: raise it in the pool file, start again to resume.")
+                self._go_on()
+            await asyncio.sleep(0.05)
+        now = self._loop.time()
+        end = min(end, now + agent.deadline)
+        base = agent.bases[(call.server + attempt) % len(agent.bases)]
+        seconds = max(0.01, end - now)
+        return request, await llm_calls.request(agent, call.messages, parameters, seconds, price, base), end
+
+    def _back(self, call: Call) -> None:
+        self._out -= call.out
+        call.out = False
+
+    async def _check(self, agent: Agent) -> dict[str, Any]:
+        messages = [{"role": "user", "content": "Reply with the one word: ready"}]
+        asked = question(agent.model, agent.api_base, messages, agent.parameters, ("check", time.time_ns()))
+        call = self._call(agent, None, messages, asked, "check")
+        await self._slots[agent.name].take(retry=False)
+        try:
+            await self._load()
+            sent, outcome, _ = await self._send(digest(asked), call, 0, float("inf"))
+            await self._on_disk(self.cache.came, sent, outcome, False)
+        finally:
+            self._back(call)
+            self._slots[agent.name].give()
+        return {
+            "agent": agent.name, "outcome": outcome.kind, "seconds": outcome.seconds, "model": outcome.model,
+            "error": outcome.error,
+        }  # fmt: skip
+
+    async def _load(self) -> None:
+        """Import litellm and look up the prices, once and outside the loop."""
+        if self._ready is None:
+
+            def prepare() -> dict[str, tuple[float, float] | None]:
+                llm_calls.load()
+                return {a.name: llm_calls.prices(a) for a in self.agents}
+
+            async def prepared() -> None:
+                self.prices = await asyncio.to_thread(prepare)
+
+            self._ready = asyncio.create_task(prepared())
+        await asyncio.shield(self._ready)
+
+    def _pause(self, attempt: int, outcome: llm_calls.Outcome) -> float:
+        """Seconds before the next attempt: what the server asks for, or longer."""
+        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt)
+        return max(outcome.retry_after or 0.0, longest * self._rng.uniform(0.5, 1))
+
+    async def _count(self, key: str, lost_now: bool) -> None:
+        """Count a call that ended; stop if too many are lost, and forget those, for they are asked again."""
+        self._finished += 1
+        if not lost_now:
+            return
+        self._lost.append(key)
+        lost, share = len(self._lost), self.budget.lost_share
+        if self._finished >= ENOUGH and lost > share * self._finished and not self.stopped:
+            self._stop(
+                f"{lost} of {self._finished} calls were lost, more than budget.lost_share = {share:g} (the last: "
+                f"{self._trouble}): see to that server, then start the same command again to resume."
+            )
+            await self._on_disk(self.cache.forget_lost, list(self._lost))
+            self._go_on()
+
+    def _stop(self, why: str) -> None:
+        self.stopped = self.stopped or PoolStopped(why)
+
+    def _go_on(self) -> None:
+        if self.stopped:
+            raise PoolStopped(str(self.stopped))
+
+    async def _end(self) -> None:
+        self._stop("this pool is closed: open it again.")
+        tasks = [c.task for c in self._calls.values() if c.task is not None]
+        for call in list(self._calls.values()):
+            if not call.out and call.task is not None:
+                call.task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._ready is not None:
+            from litellm.llms.custom_httpx.async_client_cleanup import close_litellm_async_clients
+
+            await close_litellm_async_clients()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        if rest:
+            await asyncio.wait(rest, timeout=1)
+        await self._loop.shutdown_default_executor()
+
+
+class Draw:
+    """A view of a pool whose replies are samples of their own."""
+
+    def __init__(self, pool: LLMPool, index: tuple[int, ...]) -> None:
+        self.pool, self.index = pool, index
+        self.names, self.identity = pool.names, pool.identity
+
+    async def reply(self, agent: int, messages: Sequence[Message]) -> Reply:
+        return await self.pool._inside(self.pool._reply(agent, messages, self.index))
+
+
+def _by_role(agent: Agent) -> dict[str, dict[str, Any]]:
+    return {role.name: dict(changed) for role, changed in agent.roles.items()}
