@@ -47,3 +47,9 @@ def test_an_unknown_name_lists_the_known(name):
 def test_a_wrong_part_is_named_with_the_choices(wrong, says):
     with pytest.raises(UserError, match=says):
         coordinator(2, **wrong)
+
+
+def test_a_record_names_what_is_not_embedded():
+    assert not {"slm", "pool", "tasks"} & set(Preset("x").record())
+    given = {"slm": "smollm2", "pool": "p.toml", "tasks": "mmlu"}
+    assert {k: v for k, v in Preset("x", **given).record().items() if k in given} == given

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +65,7 @@ def test_the_answer_is_the_distribution_mean_of_the_last_generation(whole):
     np.testing.assert_array_equal(theta, state["strategy"].result.xfavorite)
     assert state["strategy"].countiter == len(log) == 4
     assert about["extra"] == json.loads((folder / "config.json").read_text())
-    assert about["extra"]["preset"] == json.loads(json.dumps(asdict(PRESET)))
+    assert about["extra"]["preset"] == json.loads(json.dumps(PRESET.record()))
     t = training(folder)
     np.testing.assert_array_equal(t.coordinator.load(folder / "theta.safetensors", "scripted"), theta)
     episodes = play_policy(t.coordinator, theta, t.validation, t.pool, t.preset, t.seed)

@@ -25,6 +25,7 @@ from .llm_cache import ReplyCache, digest, question
 from .pool import Message, Reply
 from .roles import Role
 
+TINY = "tiny/"  # the embedded agents' provider
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a retry: doubled each time, then drawn from half to all of it
 LEAST = 0.1  # of the deadline must be left for a retry
 ENOUGH = 20  # finished calls before the share of lost ones is judged
@@ -52,7 +53,8 @@ class Call:
 class LLMPool:
     """The agents of a pool file; requests and replies are kept in `folder`/replies.sqlite.
 
-    The same conversation with the same agent is asked once, ever; `draw` gives fresh samples of it. A lost call is
+    The same conversation with the same agent is asked once, ever; `draw` gives fresh samples of it, but of an agent
+    at temperature 0, and of the embedded ones, there is one reply to everything. A lost call is
     `Reply(text=None)`. Close it, or use `with`: outstanding replies are paid for, so they are waited for and kept.
     Raises: UserError if the budget cannot be held because a price or max_tokens is unknown, or the file is damaged.
     """
@@ -61,8 +63,8 @@ class LLMPool:
         self.agents, self.budget = pool_file.agents, pool_file.budget
         self.names = [a.name for a in self.agents]
         settings = [
-            [a.name, a.model, a.api_base, dict(a.parameters), _by_role(a), a.merge_turns] for a in self.agents
-        ]  # not the variable of a key: another account is the same model
+            [a.name, a.model, _place(a), dict(a.parameters), _by_role(a), a.merge_turns] for a in self.agents
+        ]  # neither the key nor the address: another account or server is the same model
         self.identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
         limited = self.budget.money is not None
         self.prices = {a.name: llm_calls.prices(a) if limited else None for a in self.agents}
@@ -141,7 +143,10 @@ class LLMPool:
     async def _reply(self, index: int, messages: Sequence[Message], draw: tuple[int, ...]) -> Reply:
         agent, role = self.agents[index], llm_calls.role_of(messages)
         messages = llm_calls.merged(messages) if agent.merge_turns else messages
-        asked = question(agent.model, agent.api_base, messages, agent.parameters_in(role), draw)
+        parameters = agent.parameters_in(role)
+        greedy = parameters.get("temperature") == 0 or agent.model.startswith(TINY)  # one reply to everything
+        base = _place(agent) if agent.model.startswith(TINY) else agent.api_base
+        asked = question(agent.model, base, messages, parameters, () if greedy else draw)
         key = digest(asked)
         if (call := self._calls.get(key)) is None:
             call = self._call(agent, role, messages, asked, role.name.lower() if role is not None else "")
@@ -233,7 +238,8 @@ class LLMPool:
         now = self._loop.time()
         end = min(end, now + agent.deadline)
         base = agent.bases[(call.server + attempt) % len(agent.bases)]
-        seconds = max(0.01, end - now)
+        others = len(agent.bases) > 1 and attempt + 1 < agent.attempts  # leave time to ask one of them
+        seconds = max(0.01, (end - now) / (2 if others else 1))
         return request, await llm_calls.request(agent, call.messages, parameters, seconds, price, base), end
 
     def _back(self, call: Call) -> None:
@@ -326,6 +332,15 @@ class Draw:
 
     async def reply(self, agent: int, messages: Sequence[Message]) -> Reply:
         return await self.pool._inside(self.pool._reply(agent, messages, self.index))
+
+
+def _place(agent: Agent) -> Any:
+    """What answers for an agent, for the pool's identity: which weights of an embedded one, else whose server."""
+    if agent.model.startswith(TINY) and agent.api_base is None:
+        from .tiny_provider import address
+
+        return address()
+    return agent.api_base if agent.model.startswith(TINY) else agent.api_base is not None
 
 
 def _by_role(agent: Agent) -> dict[str, dict[str, Any]]:

@@ -42,10 +42,10 @@ def _held_out(per_family: int, seed: int, families: Sequence[str] | None = None)
     return question_set("test", per_family, seed, known)
 
 
-def benchmark_sets(preset: Preset, root: Path | None, pool: Pool) -> TaskSet:
+def benchmark_sets(preset: Preset, root: Path | None, judges: Callable[[], Pool]) -> TaskSet:
     """The preset's benchmarks: 240 training items of each (released run), validation items that are others.
 
-    root: a folder with a folder for each benchmark, in place of the hub. MT-Bench is judged by the pool's first agent.
+    root: a folder with a folder for each benchmark, in place of the hub. judges: the pool whose first agent judges MT-Bench.
     Raises: UserError for an unknown name, or if the files are out of reach.
     """
     from .benchmarks import grader, load
@@ -65,6 +65,6 @@ def benchmark_sets(preset: Preset, root: Path | None, pool: Pool) -> TaskSet:
         return [q for name in families or names for q in load(name, "test", per_family, seed, place(name))]
 
     async def grade(question: Question, answer: str | None) -> float | None:
-        return await grader(question.family, pool)(question, answer)
+        return await grader(question.family, judges())(question, answer)
 
     return TaskSet(train, validation, held_out, grade)

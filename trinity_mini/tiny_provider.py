@@ -24,6 +24,11 @@ def _pool() -> EmbeddedPool:
     return EmbeddedPool()
 
 
+def address() -> str:
+    """Which weights answer for the embedded agents."""
+    return ADDRESS + _pool().identity
+
+
 def register() -> None:
     """Make litellm know `tiny/NAME`; again and again is as once. Imports litellm.
 
@@ -44,9 +49,8 @@ def tiny_pool_file() -> PoolFile:
     """The embedded agents as agents of an `LLMPool`, without limits on money, tokens or calls."""
     from .llm_agents import Agent, Budget, PoolFile
 
-    base = ADDRESS + _pool().identity
     agents = [
-        Agent(name, f"{PROVIDER}/{name}", api_base=base, price_in=0.0, price_out=0.0, concurrency=256)
+        Agent(name, f"{PROVIDER}/{name}", api_base=address(), price_in=0.0, price_out=0.0, concurrency=256)
         for name in _pool().names
     ]
     return PoolFile(tuple(agents), Budget())

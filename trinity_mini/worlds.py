@@ -64,10 +64,10 @@ def world(
     p = preset(name)
     if pool_file is not None:
         p = replace(p, pool=str(pool_file))
-    pool = open_pool(p.pool, folder)
+    tasks = embedded_tasks(p) if p.tasks == EMBEDDED else benchmark_sets(p, root, lambda: pool)
+    backbone = load_slm(p.slm)
+    pool = open_pool(p.pool, folder)  # last, for it writes a file
     try:
-        tasks = embedded_tasks(p) if p.tasks == EMBEDDED else benchmark_sets(p, root, pool)
-        backbone = load_slm(p.slm)
         if p.slm != EMBEDDED:
             set_features(backbone, tasks, pool, Path(trained_in or folder) / FEATURES, measure=trained_in is None)
         return World(pool, Coordinator(backbone, len(pool.names), p.head, p.matrices, p.selection), p, tasks)
