@@ -14,6 +14,7 @@ from trinity_mini.commands import as_lines
 from trinity_mini.evaluation import wide
 from trinity_mini.files import DATA, ROOT
 from trinity_mini.make_pool import show
+from trinity_mini.presets import PRESETS
 from trinity_mini.study import MODULES
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -95,10 +96,17 @@ def test_a_command_can_be_given(command):
     parser().parse_args(shlex.split(command))
 
 
-@pytest.mark.parametrize("what", ["svf", "es", "episodes"])
+@pytest.mark.parametrize("what", ["svf", "es", "episodes", "states"])
 def test_a_benchmark_can_be_given(what):
     assert f"`{what}`" in README or f"bench {what}" in README
     parser().parse_args(["bench", what])
+
+
+def test_every_preset_has_a_line_with_its_size():
+    rows = {m[1]: m[0] for m in re.findall(r"^(\| `([\w-]+)` \|.*)$", README, re.MULTILINE)}
+    assert set(rows) >= set(PRESETS) - {"quick"}
+    for name, n in {"mini": 2048, "laptop": 7872, "gpu": 9216 + 8 * 1024, "paper": 9216 + 10 * 1024}.items():
+        assert f"n = {n:,}" in rows[name]
 
 
 OPTIONS = sorted({o for text in INLINE for o in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)})

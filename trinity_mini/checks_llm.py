@@ -72,18 +72,18 @@ def _cases(rng: np.random.Generator) -> list[tuple[str, int | None, dict[str, An
     ]
 
 
-def check_outcome(fn: Callable) -> None:
-    """Exercise 11.1: outcome(status, reply) -> kind, on replies that were built to be of that kind."""
+def check_outcome_of(fn: Callable) -> None:
+    """Exercise 11.1: outcome_of(status, reply) -> kind, on replies that were built to be of that kind."""
     rng = np.random.default_rng()
     for _ in range(ROUNDS):
         for kind, status, reply, hint in _cases(rng):
-            shown = f"outcome({status}, {str(reply)[:140]})"
+            shown = f"outcome_of({status}, {str(reply)[:140]})"
             given = copy.deepcopy(reply)
             found = _with_hint(fn, status, given, what=shown, hint=hint)
             same(found, kind, shown, hint)
             if given != reply:
-                raise Wrong("outcome has changed the reply it was given. Hint: read it only.")
-    passed("outcome", ROUNDS)
+                raise Wrong("outcome_of has changed the reply it was given. Hint: read it only.")
+    passed("outcome_of", ROUNDS)
 
 
 # ---- 11.2 ------------------------------------------------------------------------------------------------------------

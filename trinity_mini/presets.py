@@ -48,7 +48,7 @@ PRESETS = {
     "quick": replace(MINI, name="quick", popsize=34, generations=3, validation_per_family=10),
     # A real small model beside the embedded agents: start it first, `python -m trinity_mini serve`.
     "local": replace(
-        MINI, name="local", popsize=16, generations=4, validation_per_family=5, pool="data/pools/local.toml"
+        MINI, name="local", popsize=34, generations=12, validation_per_family=10, pool="data/pools/local.toml"
     ),
     "laptop": replace(MINI, name="laptop", popsize=68, validation_per_family=25, slm="smollm2"),
     "gpu": replace(FULL, name="gpu", matrices="released"),
