@@ -156,13 +156,15 @@ def check_pauses(fn: Callable) -> None:
 
 def _drawn(rng: np.random.Generator, mistakes: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, float, float]:
     """Inputs for which the right pauses and those of each mistake all differ."""
+    shape = mistakes is _SHAPE_MISTAKES
     while True:
-        n = 10
+        n = 10 if shape else 60  # so many that each way to cut ends elsewhere
+        deadline = 1e4 if shape else float(rng.uniform(700, 900))
         asked, u = np.full(n, np.nan), rng.uniform(0.1, 0.9, n)
         asked[1], asked[3] = rng.uniform(2.0, 4.0), rng.uniform(0.05, 0.3)  # more and less than our own
         asked[7], asked[n - 1] = rng.uniform(35, 50), rng.uniform(1, 2)
-        seconds = float(rng.uniform(1.5, 4.0))
-        deadline = 1e4 if mistakes is _SHAPE_MISTAKES else float(rng.uniform(20, 120))
+        asked[n - 4] = asked[n - 4] if shape else deadline  # beyond it by itself
+        seconds = float(rng.uniform(3.0, 6.0))
         lists = [_pauses(asked, u, seconds, deadline, **change) for change in ({}, *mistakes.values())]
         if len({tuple(np.round(x, 3)) for x in lists}) == len(lists):
             return asked, u, seconds, deadline
