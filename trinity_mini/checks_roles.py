@@ -133,17 +133,32 @@ def check_chance_level(fn: Callable) -> None:
         rounds.append((families, counts, values))
         single.append((_asked(fn, families, counts, 1, seed), twice[0]))
         found.append(_asked(fn, families, counts, REPEATS, seed))
-    dealt = [abs(values - one).min() <= 1e-6 for (one, _), (*_, values) in zip(single, rounds, strict=True)]
+    # With the same seed, the value of one deal tells many mistakes without chance.
     near = all(abs(f - v.mean()) <= _tolerance(v) for f, (*_, v) in zip(found, rounds, strict=True))
-    if not all(dealt):  # repeats=1 tells some mistakes without chance
-        alike = [_bits(_permuted(f), c / c.sum(axis=1, keepdims=True)) for f, c, _ in rounds]
-        if all(abs(v - one).min() <= 1e-6 for (one, _), v in zip(single, alike, strict=True)):
-            raise Wrong(
-                "chance_level with repeats=1 is a deal of episodes that all count alike. "
-                "Hint: an episode weighs as many turns as it has: add its counts as they are."
-            )
-        if near or all(one == many for one, many in single):
-            raise Wrong("chance_level with repeats=1 is the value of no single deal. Hint: deal `repeats` times.")
+    own = [_bits(f[None], c)[0] for f, c, _ in rounds]
+    if not near and all(abs(f - o) <= 1e-6 for f, o in zip(found, own, strict=True)):
+        raise Wrong(
+            "chance_level is the value of the episodes as they are: nothing was dealt anew. "
+            "Hint: permute the families, then take the mean of the bits over the repeats."
+        )
+    one_deal = {
+        None: [v for *_, v in rounds],
+        "it is of episodes that all count alike. Hint: an episode weighs as many turns as it has: add its counts as "
+        "they are.": [_bits(_permuted(f), c / c.sum(axis=1, keepdims=True)) for f, c, _ in rounds],
+        "these are nats. Hint: use np.log2.": [v * np.log(2) for *_, v in rounds],
+        "it is the gain over chance. Hint: the chance level itself is wanted.": [
+            o - v for o, (*_, v) in zip(own, rounds, strict=True)
+        ],
+    }
+    told = [
+        what
+        for what, wanted in one_deal.items()
+        if all(abs(w - one).min() <= 1e-6 for w, (one, _) in zip(wanted, single, strict=True))
+    ]
+    if told and told[0] is not None:
+        raise Wrong(f"chance_level with repeats=1 is the value of no single deal: {told[0]}")
+    if not told and (near or all(one == many for one, many in single)):
+        raise Wrong("chance_level with repeats=1 is the value of no single deal. Hint: deal `repeats` times.")
     if not near:
         raise Wrong(_far(found, rounds, rng))
     passed("chance_level", DEALS)
