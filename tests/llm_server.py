@@ -185,6 +185,10 @@ class Server:
             said["usage"] = {"prompt_tokens": -3, "completion_tokens": 5, "total_tokens": 2}
         elif kind == "text_usage":
             said["usage"] = {"prompt_tokens": "many", "completion_tokens": [], "total_tokens": {}}
+        elif kind == "big_usage":
+            said["usage"] = {"prompt_tokens": 2**70, "completion_tokens": 5, "total_tokens": 2**70 + 5}
+        elif kind == "escapes":
+            said["model"] = "m\x1b[31m\n\x00"
         elif kind == "other_model":
             said["model"] = "a-cheaper-model"
         elif kind == "huge":

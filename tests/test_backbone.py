@@ -282,7 +282,7 @@ def test_from_a_folder_as_from_the_hub(kind, tmp_path):
 
 def test_the_hub_out_of_reach(tmp_path):
     for name in (tmp_path / "nothing", "no-such-owner/no-such-model"):
-        with pytest.raises(UserError, match="cannot load .*hf download"):
+        with pytest.raises(UserError, match="hf download"):
             Backbone.from_hub(name)
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from trinity_mini.files import UserError
+from trinity_mini.files import ROOT, UserError
 from trinity_mini.llm_agents import Agent, Budget, PoolFile, read_pool_file
 from trinity_mini.roles import Role
 
@@ -106,6 +106,26 @@ BAD = {
     "calls 1.5": (AGENT + "[budget]\ncalls = 1.5", "calls must be a whole number"),
     "tokens negative": (AGENT + "[budget]\ntokens = -1", "tokens must be a whole number"),
     "lost share": (AGENT + "[budget]\nlost_share = 1.5", "between 0 and 1"),
+    "max_tokens in the body": (AGENT + "parameters = { extra_body = { max_tokens = 9 } }", "would circumvent"),
+    "many in the body": (AGENT + "parameters = { max_tokens = 9, extra_body = { n = 5 } }", "would circumvent"),
+    "deep in the body": (AGENT + "parameters = { extra_body = { c = { maxOutputTokens = 9 } } }", "would circumvent"),
+    "dropped": (AGENT + 'parameters = { additional_drop_params = ["max_tokens"] }', "is set by trinity_mini"),
+    "best of many": (AGENT + "[agent.roles.worker]\nbest_of = 5", "best_of is set by trinity_mini"),
+    "two limits": (AGENT + "parameters = { max_tokens = 1, max_completion_tokens = 9 }", "same one in every role"),
+    "two limits in a role": (
+        AGENT + "parameters = { max_tokens = 1 }\n[agent.roles.worker]\nmax_completion_tokens = 9",
+        "same one in every role",
+    ),
+    "headers": (AGENT + 'parameters = { extra_headers = { X-Me = "1" } }', "extra_headers may hold a key"),
+    "max_tokens too large": (AGENT + "parameters = { max_tokens = 99999999999999999999 }", "whole number from 1 to"),
+    "calls too large": (AGENT + "[budget]\ncalls = 1000000000000000000000", "whole number from 0 to"),
+    "tokens too large": (AGENT + "[budget]\ntokens = 1000000000000000000000", "whole number from 0 to"),
+    "price beyond floats": (AGENT + f"price_in = 1{'0' * 400}\nprice_out = 1", r"at most 10\^15"),
+    "a parameter beyond json": (AGENT + f"parameters = {{ seed = 0x{'f' * 5000} }}", "at most 63 bits"),
+    "nested": (AGENT + f"parameters = {{ a = {'[' * 3000}{']' * 3000} }}", "too deep"),
+    "dotted": (AGENT + f"parameters.{'.'.join('a' * 900)} = 1", "too deep"),
+    "escapes in a name": ('[[agent]]\nname = "a\\u001b[31m\\n"\nmodel = "m"', "no control characters"),
+    "escapes in a parameter": (AGENT + 'parameters = { "a\\n\\u001b" = nan }', "must be a number"),
     "variable not set": (AGENT + 'api_key_env = "TRINITY_NOT_SET"', "TRINITY_NOT_SET"),
     "variable no name": (AGENT + 'api_key_env = "no name"', "NAME of an environment variable"),
 }
@@ -117,10 +137,21 @@ def test_what_cannot_be_meant_is_refused(tmp_path, case):
     with pytest.raises(UserError, match=message) as error:
         read(tmp_path, text)
     said = str(error.value)
-    assert said.count("\n") == 0 and said.endswith(".") and "pool.toml" in said
+    assert said.isprintable() and said.endswith(".") and "pool.toml" in said
 
 
+HEX = "a1b2c3d4e5f60718" + "293a4b5c6d7e8f90"
 KEYS = {
+    "hex as variable": f'api_key_env = "{HEX}"',
+    "letters as variable": 'api_key_env = "qwertzuiopasdfghjklyxcvbnm"',
+    "with underscores as variable": f'api_key_env = "my_{HEX}"',
+    "hex as entry": f'"{HEX}" = 1',
+    "hex as parameter": f'parameters = {{ "{HEX}" = nan }}',
+    "hex in a header": f'parameters = {{ extra_headers = {{ X-Me = "{HEX}" }} }}',
+    "in a body": f'parameters = {{ extra_body = {{ x_auth = "{HEX}" }} }}',
+    "hex in the address": f'api_base = "http://host/v1?sig={HEX}"',
+    "twice": f'"{SECRET}" = 1\n"{SECRET}" = 2',
+    "as an entry's name": f'"{SECRET}" = 1',
     "as variable": f'api_key_env = "{SECRET}"',
     "as entry": f'api_key = "{SECRET}"',
     "as parameter": f'parameters = {{ api_key = "{SECRET}" }}',
@@ -141,6 +172,7 @@ def test_a_key_is_refused_and_not_repeated(tmp_path, case):
     with pytest.raises(UserError) as error:
         read(tmp_path, AGENT + KEYS[case])
     assert "sk-proj" not in str(error.value) and "AIza" not in str(error.value)
+    assert HEX not in str(error.value) and "qwertz" not in str(error.value)
 
 
 def test_names_of_models_are_no_keys():
@@ -155,6 +187,13 @@ def test_names_of_models_are_no_keys():
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match="cannot read"):
         read_pool_file(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "data" / "pools").glob("*.toml")), ids=lambda p: p.name)
+def test_the_pool_files_that_are_shipped_are_legal(monkeypatch, path):
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.setenv(name, "x")
+    assert read_pool_file(path).agents
 
 
 def test_agents_made_in_code_are_checked_too():

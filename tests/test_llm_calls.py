@@ -48,6 +48,8 @@ OUTCOMES = {
     "filter": {"kind": "filtered", "text": None, "usage": USAGE, "cost": COST, "retryable": False},
     "no_usage": {"kind": "answered", "usage": {}, "cost": None},
     "other_model": {"kind": "answered", "model": "a-cheaper-model", "usage": USAGE},
+    "big_usage": {"kind": "answered", "usage": {}, "cost": None},
+    "escapes": {"kind": "answered", "model": "m?[31m??"},
     "huge": {"kind": "length", "text": "x" * 16 * 64, "finish_reason": "length", "usage": USAGE},
     "surrogate": {"kind": "answered", "text": "half ? a pair"},
     "wrong_usage": {"kind": "answered", "usage": {}, "cost": None},
@@ -59,6 +61,14 @@ OUTCOMES = {
     "429 7": {"kind": "failed", "free": True, "retryable": True, "retry_after": 7.0},
     "500": {"kind": "failed", "free": True, "retryable": True, "retry_after": None},
     "503": {"kind": "failed", "free": True, "retryable": True},
+    "529": {"kind": "failed", "free": True, "retryable": True},
+    # A gateway that left: the model behind it may have answered, and that is paid.
+    "408": {"kind": "timed_out", "free": False, "retryable": True},
+    "502": {"kind": "failed", "free": False, "retryable": True},
+    "504": {"free": False, "retryable": True},
+    "520": {"kind": "failed", "free": False, "retryable": True},
+    "522": {"kind": "failed", "free": False, "retryable": True},
+    "524": {"kind": "failed", "free": False, "retryable": True},
     "400": {"kind": "refused", "free": True, "retryable": False, "fatal": False},
     "422": {"kind": "refused", "free": True, "retryable": False, "fatal": False},
     "401": {"kind": "refused", "free": True, "fatal": True},
@@ -123,6 +133,24 @@ def test_the_deadline_is_hard_and_the_connection_is_closed(server, ask, kind):
     assert server.gone == gone + 1
 
 
+@pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
+def test_what_breaks_within_is_a_failed_outcome(ask, monkeypatch, error):
+    def broken(*_, **__):
+        raise error("odd")
+
+    monkeypatch.setattr(llm_calls, "failure" if error is RuntimeError else "_ask", broken)
+    if error is RuntimeError:
+        monkeypatch.setattr(llm_calls, "read", broken)
+    else:
+
+        async def cancelled(*_):
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(llm_calls, "_ask", cancelled)
+    outcome = ask("ok")
+    assert outcome.kind == "failed" and outcome.error and not outcome.free
+
+
 def test_nobody_listens(ask):
     outcome = ask("ok", api_base="http://127.0.0.1:9/v1")
     assert (outcome.kind, outcome.retryable, outcome.cost) == ("failed", True, None)
@@ -133,6 +161,8 @@ def test_retry_after_is_read_in_its_three_forms():
     assert read({"retry-after": "2.5"}) == 2.5 and read({"retry-after-ms": "300"}) == 0.3
     assert 28 < read({"retry-after": formatdate(time.time() + 30, usegmt=True)}) <= 30
     assert read({"retry-after": formatdate(time.time() - 30, usegmt=True)}) == 0
+    for odd in ("inf", "nan", "1e999", "Mon, 01 Jan 99999999999999999999 00:00:00 GMT", "9" * 5000):
+        assert read({"retry-after": odd}) is read({"retry-after-ms": odd}) is None
     assert read({"retry-after": "soon"}) is read({}) is read(None) is None
 
 
@@ -144,6 +174,17 @@ def test_prices_are_the_agents_or_litellms_table():
     price = llm_calls.prices(Agent("a", "gpt-4o-mini"))
     wanted = sum(litellm.cost_per_token("gpt-4o-mini", prompt_tokens=1234, completion_tokens=567))
     assert llm_calls.cost_of({"prompt_tokens": 1234, "completion_tokens": 567}, price) == pytest.approx(wanted)
+    assert llm_calls.prices(Agent("a", "gpt-4o-mini", parameters={"service_tier": "priority"})) is None
+    assert llm_calls.prices(Agent("a", "gpt-4o-mini", roles={Role.WORKER: {"web_search_options": {}}})) is None
+    assert llm_calls.prices(Agent("a", "perplexity/sonar")) is None  # a fee for each search
+    assert llm_calls.prices(Agent("a", "perplexity/sonar", price_in=1.0, price_out=2.0)) == (1, 2)
+    table = litellm.model_cost
+    dearer = [
+        name for name, row in table.items()
+        if row.get("mode") == "chat"
+        and (row.get("output_cost_per_reasoning_token") or 0) > 1.01 * (row.get("output_cost_per_token") or 0)
+    ]  # fmt: skip
+    assert dearer and {llm_calls.prices(Agent("a", name)) for name in dearer} == {None}
     assert llm_calls.cost_of({}, price) is llm_calls.cost_of(USAGE, None) is None
 
 

@@ -5,11 +5,12 @@ import multiprocessing
 import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from llm_server import Server
 
-from trinity_mini import llm_calls, llm_pool
+from trinity_mini import llm_cache, llm_calls, llm_pool
 from trinity_mini.episode import run
 from trinity_mini.files import UserError
 from trinity_mini.ledger import as_text, ledger
@@ -168,9 +169,9 @@ def test_one_deadline_for_all_attempts(pool, server):
     p = pool(deadline=1.5, concurrency=8, attempts=100)
     run(p.reply(0, messages("ok")))
     start = time.monotonic()
-    said = run(replies(p, ["hang", "drip", "500", "429 30", "once 500"]))
+    said = run(replies(p, ["hang", "drip", "500", "429 30", "408", "once 408", "once 500"]))
     assert time.monotonic() - start < 4
-    assert [r.lost for r in said] == [True, True, True, True, False]
+    assert [r.lost for r in said] == [True, True, True, True, True, False, False]
     assert server.kinds["429"] >= 1 and server.seen.most_common()[0][1] < 20
     rows = sqlite3.connect(p.path).execute("SELECT seconds FROM requests").fetchall()
     assert max(s for (s,) in rows) < 1.5 + 0.6
@@ -229,7 +230,9 @@ def test_a_budget_is_never_exceeded_and_resumes(pool, server, limit):
     first = next(i for i, r in enumerate(said) if not isinstance(r, Exception))
     assert run(replies(p, [f"ok|{first:02}"])) == [said[first]]  # what is in the file is still given
     p.close()
-    again = run(replies(pool(budget, concurrency=8), [f"ok|{i:02}" for i in range(30)]))
+    resumed = pool(budget, concurrency=8)
+    again = run(replies(resumed, [f"ok|{i:02}" for i in range(30)]))
+    resumed.close()
     assert server.count == allowed and sum(not isinstance(r, Exception) for r in again) == allowed
     more = run(replies(pool(Budget(lost_share=1)), [f"ok|{i:02}" for i in range(30)]))
     assert server.count == 30 and [r.text for r in more if r.lost] == []
@@ -379,6 +382,82 @@ def test_a_file_damaged_in_the_middle_stops_with_a_remedy(pool, server):
     with pytest.raises(UserError, match="damaged"):
         said = run(replies(pool(), ["ok|1"]))
         raise said[0]
+
+
+def test_one_pool_over_a_folder(pool, server, tmp_path):
+    """Two would each pay for everything; in this process, in another, and after one that was killed."""
+    first = pool()
+    with pytest.raises(UserError, match="another process uses these replies.*--out"):
+        pool()
+    first.close()
+    context = multiprocessing.get_context("spawn")
+    out = context.Queue()
+    other = context.Process(target=_hold, args=(tmp_path / "run", out))
+    other.start()
+    assert out.get(timeout=120) == "open"
+    with pytest.raises(UserError, match="another process"):
+        pool()
+    assert ledger(tmp_path / "run" / "replies.sqlite").iloc[-1]["requests"] == 0  # reading goes on
+    other.kill()
+    other.join()
+    assert run(replies(pool(), ["ok|1"]))[0].text
+    assert {f.name[:14] for f in (tmp_path / "run").iterdir()} == {"replies.sqlite"}
+
+
+def _hold(folder, out):
+    LLMPool(PoolFile((Agent("a", "openai/m", "http://127.0.0.1:9/v1"),)), folder)
+    out.put("open")
+    time.sleep(600)
+
+
+def test_a_paid_reply_survives_a_lock(pool, server, monkeypatch):
+    monkeypatch.setattr(llm_cache, "PATIENCE", 0.1)
+    p = pool()
+    with closing(sqlite3.connect(p.path, isolation_level=None, check_same_thread=False)) as other:
+
+        def hold():
+            while not server.out:
+                time.sleep(0.01)
+            other.execute("BEGIN IMMEDIATE")
+            time.sleep(1)
+            other.execute("COMMIT")
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        said = run(replies(p, ["wait 0.5"]))
+        holder.join()
+    assert said[0].text and ledger(p.path).iloc[-1]["answered"] == 1
+
+
+def test_each_error_of_the_file_has_its_remedy(pool, server, tmp_path, monkeypatch):
+    monkeypatch.setattr(llm_cache, "PATIENCE", 0.1)
+    p = pool()
+    run(replies(p, ["ok|1", "reset"]))
+    spent = p.cache.spent()
+    p.close()
+    with closing(sqlite3.connect(p.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        locked = pool()
+        said = run(replies(locked, ["ok|1", "ok|2"]))
+        assert said[0].text and isinstance(said[1], UserError) and "wait until that ends" in str(said[1])
+        other.execute("ROLLBACK")
+        locked.close()
+        other.execute("PRAGMA journal_mode=DELETE")
+        other.execute("DELETE FROM spent")
+    cache = ReplyCache(p.path)  # its sums are made anew
+    assert cache.spent().requests == spent.requests and cache.spent().tokens == spent.tokens
+    assert cache.spent().money == pytest.approx(spent.money)
+    with pytest.raises(UserError, match="too large"):
+        cache.send("c", None, "a", "worker", 0, None, 2**70, Budget())
+    cache._db.execute("PRAGMA query_only=1")  # what a read-only disk says
+    with pytest.raises(UserError, match="may not be written"):
+        cache.send("c", None, "a", "worker", 0, None, 1, Budget())
+    cache.close()
+    with pytest.raises(UserError, match="closed"):
+        cache.spent()
+    (tmp_path / "folder" / "replies.sqlite").mkdir(parents=True)
+    with pytest.raises(UserError, match="may not be opened"):
+        ReplyCache(tmp_path / "folder" / "replies.sqlite")
 
 
 def _take(path, out):

@@ -161,6 +161,43 @@ def test_a_killed_run_pays_for_no_reply_twice(tmp_path):
         assert server.count - count == len(times)
 
 
+POOL = """
+[[agent]]
+name = "{i}"
+model = "openai/m{i}"
+api_base = "{base}"
+parameters = {{ max_tokens = 60 }}
+price_in = 0.0
+price_out = 0.0
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a console's Ctrl-C cannot be sent to one process alone")
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_waits_for_what_is_paid_and_twice_leaves_at_once(tmp_path, times):
+    pool, out = tmp_path / "pool.toml", tmp_path / "run"
+    with Server(lambda body, n: "wait 3" if times == 1 else "hang") as server:
+        pool.write_text("".join(POOL.format(i=i, base=server.base) for i in range(2)), encoding="utf-8")
+        command = ["train", "--preset", "quick", "--pool", str(pool), "--out", str(out), "--no-evaluate"]
+        child = subprocess.Popen([sys.executable, "-m", "trinity_mini", *command], stderr=subprocess.PIPE, text=True)
+        end = time.monotonic() + 120
+        while server.out < 10 and child.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        assert child.poll() is None
+        start = time.monotonic()
+        child.send_signal(signal.SIGINT)
+        assert "waiting for" in next(line for line in child.stderr if "paid" in line)
+        if times == 2:
+            child.send_signal(signal.SIGINT)
+        rest = child.communicate(timeout=60)[1]
+        assert child.returncode == 130 and "Traceback" not in rest and time.monotonic() - start < 6
+        rows = read_requests(out / "replies.sqlite")
+        assert len(rows) == server.count >= 10
+        assert {r["kind"] for r in rows} == {"answered" if times == 1 else None}
+        assert times == 2 or "same command again" in rest
+
+
 def in_step(pool, n):
     """The same episodes with a barrier after each turn: nobody goes on before all have spoken."""
 

@@ -7,7 +7,8 @@ import pytest
 from world import coordinator
 
 from trinity_mini.files import UserError
-from trinity_mini.presets import PRESETS, Preset, preset
+from trinity_mini.presets import EMBEDDED, PRESETS, Preset, preset
+from trinity_mini.task_sets import embedded_tasks
 
 
 def test_the_defaults_are_the_papers():
@@ -23,6 +24,14 @@ def test_a_preset_is_named_makes_a_coordinator_and_survives_its_record(name):
     assert coordinator(5, head=p.head, matrices=p.matrices, selection=p.selection).n > 0
     assert json.loads(json.dumps(p.record()))["rules"]["max_turns"] == p.rules.max_turns
     assert p.generations > 0 and p.episodes_per_candidate > 0 and p.train_per_family > 0
+
+
+@pytest.mark.parametrize("name", [n for n, p in PRESETS.items() if p.tasks == EMBEDDED])
+def test_the_world_holds_the_questions_of_a_preset(name):
+    p = preset(name)
+    tasks = embedded_tasks(p)
+    assert [len(f) for f in tasks.train] == [p.train_per_family] * 4
+    assert len(tasks.validation) == 4 * p.validation_per_family
 
 
 def test_a_preset_cannot_be_changed_by_accident():

@@ -211,6 +211,9 @@ def test_a_server_ends_with_its_block_and_errors_name_the_remedy(base, tmp_path)
     with pytest.raises(UserError, match="another port"):
         start(path, port=int(base.rsplit(":", 1)[1]))
     (tmp_path / "x.gguf").write_text("no model")
+    with pytest.raises(UserError, match="is no GGUF file"):
+        start(tmp_path / "x.gguf")
+    (tmp_path / "x.gguf").write_text("GGUF, but no model")
     with pytest.raises(UserError, match="another port, file"):
         start(tmp_path / "x.gguf")
     with pytest.raises(UserError, match="give the path"):

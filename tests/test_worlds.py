@@ -54,16 +54,16 @@ def test_a_pool_that_may_cost_money_needs_a_limit(tmp_path):
     file = tmp_path / "pool.toml"
     file.write_text(agent + "parameters = { max_tokens = 8 }\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"add a table \[budget\]"):
-        worlds.open_pool(str(file), tmp_path)
+        worlds.limited_pool_file(str(file))
     for extra in ("price_in = 1.0\nprice_out = 0.0\n", "price_in = 0.0\nprice_out = 1.0\n"):
         file.write_text(agent + "parameters = { max_tokens = 8 }\n" + extra, encoding="utf-8")
         with pytest.raises(UserError, match=r"add a table \[budget\]"):
-            worlds.open_pool(str(file), tmp_path)
+            worlds.limited_pool_file(str(file))
     free = "price_in = 0.0\nprice_out = 0.0\nparameters = { max_tokens = 8 }\n"
     limited = "[budget]\ncalls = 3\n" + agent + "parameters = { max_tokens = 8 }\n"
     for text in (agent + free, limited):
         file.write_text(text, encoding="utf-8")
-        worlds.open_pool(str(file), tmp_path).close()
+        worlds.open_pool(worlds.limited_pool_file(str(file)), tmp_path).close()
 
 
 @pytest.mark.parametrize("path", sorted((DATA / "pools").glob("*.toml")), ids=lambda p: p.stem)

@@ -5,10 +5,23 @@ from __future__ import annotations
 if __name__ == "__main__":  # Ctrl-C at any moment, the slow imports too: one line, exit code 130, no traceback
     import os
     import signal
+    import sys
 
     STOPPED = b"\nstopped: what was finished is kept; give the same command again, and a training goes on from there.\n"
+
+    def stop(*_: object) -> None:  # files change by rename only
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+        try:
+            pools = sys.modules.get("trinity_mini.llm_pool")
+            if out := getattr(pools, "stop_asking", int)():
+                os.write(2, f"\nwaiting for {out} replies that are paid; Ctrl-C again to leave\n".encode())
+                getattr(pools, "wait_for_paid", int)()
+            os.write(2, STOPPED)
+        finally:
+            os._exit(130)
+
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, lambda *_: (os.write(2, STOPPED), os._exit(130)))  # files change by rename only
+        signal.signal(signal.SIGINT, stop)
 
 import argparse
 import contextlib

@@ -8,6 +8,7 @@ one layer: the layers below run once for all, and W' x = U (s * (V^T x)) with ea
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from .files import DATA, UserError
+from .hub import need_hub
 from .svf import SVF
 from .templates import router_text
 from .theta_batch import EMBEDDINGS, ThetaBatch
@@ -114,17 +116,23 @@ class Backbone:
         On a GPU dtype=torch.bfloat16 halves the memory, see above. Raises: UserError if the model can be
         neither found nor read, or the device cannot be used.
         """
+        from huggingface_hub import try_to_load_from_cache
         from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        remedy = (
+            f"check the name, or download it where there is a network (`hf download {name}`) and give the folder; "
+            "HF_HUB_OFFLINE must be unset"
+        )
+        with contextlib.suppress(ValueError):  # no name of the hub: said below
+            if not Path(name).exists() and not isinstance(try_to_load_from_cache(str(name), "config.json"), str):
+                need_hub(str(name), remedy)
 
         try:
             tokenizer = AutoTokenizer.from_pretrained(name)
             model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype)
         except (OSError, ValueError, KeyError) as e:
             reason = (str(e).strip() or type(e).__name__).splitlines()[0]
-            raise UserError(
-                f"cannot load {name} ({reason}): check the name, or download it where there is a "
-                f"network (`hf download {name}`) and give the folder; HF_HUB_OFFLINE must be unset."
-            ) from None
+            raise UserError(f"cannot load {name} ({reason}): {remedy}.") from None
         try:
             model = model.to(device)
         except (RuntimeError, AssertionError) as e:

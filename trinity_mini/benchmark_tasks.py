@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from .code_grader import well_formed
 from .quantities import quantity
 
 LONGEST_TRUTH = 30  # characters of an RLPR truth (released run)
 LETTERS = "ABCDEFGHIJ"
+LONGEST_PROMPT = 200_000  # characters
 
 
 @dataclass(frozen=True)
@@ -75,16 +77,37 @@ def in_test(item: Item) -> bool:
     return int(content_id("split", item.prompt), 16) % 4 == 0
 
 
+def fits(item: Item, benchmark: Benchmark) -> bool:
+    """Whether a question can be asked and graded: its parts are text, its gold answer is what the grader takes."""
+    texts = (item.prompt, item.id, item.kind)
+    if item.family != benchmark.name or not all(isinstance(t, str) for t in texts) or not (item.prompt and item.id):
+        return False
+    if benchmark.grading == "code":
+        graded = well_formed(item.kind, item.gold)
+    elif benchmark.grading == "option":
+        graded = isinstance(item.gold, str) and len(item.gold) == 1 and item.gold in LETTERS
+    else:
+        graded = isinstance(item.gold, str) and bool(item.gold.strip() or benchmark.grading == "judge")
+    return graded and len(item.prompt) <= LONGEST_PROMPT
+
+
 # ---- rows to questions ----------------------------------------------------------------------------------
 
 
+def _text(value: object) -> str:
+    """Text, or a whole number as text. Raises: TypeError for anything else, which `str` would make a name of."""
+    if not isinstance(value, (str, int)) or isinstance(value, bool):
+        raise TypeError
+    return str(value)
+
+
 def _math500(row: Mapping[str, Any], seed: int) -> Item:
-    return Item("math500", row["problem"], row["answer"], str(row["unique_id"]), row["subject"])
+    return Item("math500", row["problem"], _text(row["answer"]), _text(row["unique_id"]), row["subject"])
 
 
 def _aime25(row: Mapping[str, Any], seed: int) -> Item:
     prompt = f"{row['problem']}\n\nThe answer is a whole number from 0 to 999."
-    return Item("aime25", prompt, str(row["answer"]), str(row["id"]))
+    return Item("aime25", prompt, _text(row["answer"]), _text(row["id"]))
 
 
 def shuffled(options: Sequence[str], right: int, seed: int, name: str) -> tuple[list[str], str]:
@@ -99,6 +122,8 @@ def shuffled(options: Sequence[str], right: int, seed: int, name: str) -> tuple[
 
 
 def _choice(family: str, question: str, options: Sequence[str], right: int, seed: int, kind: str) -> Item:
+    if not isinstance(options, list) or not 0 <= right < len(options) <= len(LETTERS):
+        raise ValueError
     name = content_id(question, *options)
     shown, letter = shuffled(options, right, seed, name)
     lines = "\n".join(f"({LETTERS[i]}) {o}" for i, o in enumerate(shown))
@@ -106,7 +131,7 @@ def _choice(family: str, question: str, options: Sequence[str], right: int, seed
 
 
 def _mmlu(row: Mapping[str, Any], seed: int) -> Item:
-    return _choice("mmlu", row["question"], row["choices"], int(row["answer"]), seed, row["subject"])
+    return _choice("mmlu", row["question"], row["choices"], int(_text(row["answer"])), seed, row["subject"])
 
 
 def _gpqa(row: Mapping[str, Any], seed: int) -> Item:
@@ -137,7 +162,7 @@ def _livecodebench(row: Mapping[str, Any], seed: int) -> Item:
     if function:
         gold["function"] = function
     prompt = f"{row['question_content'].strip()}\n\n{asked}"
-    return Item("livecodebench", prompt, gold, str(row["question_id"]), "functional" if function else "stdin")
+    return Item("livecodebench", prompt, gold, _text(row["question_id"]), "functional" if function else "stdin")
 
 
 def _bigcodebench(row: Mapping[str, Any], seed: int) -> Item:
@@ -149,7 +174,7 @@ def _bigcodebench(row: Mapping[str, Any], seed: int) -> Item:
 def _mtbench(row: Mapping[str, Any], seed: int) -> Item:
     turns, reference = list(row["prompt"]), [r for r in row["reference"] or () if r]
     prompt = turns[0] if len(turns) == 1 else "\n\n".join(f"({i}) {t}" for i, t in enumerate(turns, 1))
-    return Item("mtbench", prompt, "\n\n".join(reference), str(row["prompt_id"]), row["category"])
+    return Item("mtbench", prompt, "\n\n".join(reference), _text(row["prompt_id"]), row["category"])
 
 
 _SETS = (

@@ -18,12 +18,13 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from .benchmark_tasks import BENCHMARKS, Benchmark, Item, Source, in_test
+from .benchmark_tasks import BENCHMARKS, Benchmark, Item, Source, fits, in_test
 from .files import ROOT, UserError, write_atomically
 from .graders import grade_code, grade_math, grade_number, grade_option, judge
 from .pool import Pool
+from .sandbox import Kind
 
 CACHE = ROOT / "runs" / "benchmarks"
 FORMAT = 1  # of the cache: raise it when a row becomes another question than before
@@ -53,20 +54,23 @@ def load(
     path = Path(cache) / f"{name}-{split}-{'all' if n is None else n}-{seed}.jsonl"
     header = {"format": FORMAT, "hub": benchmark.hub, "revision": benchmark.revision}
     if path.exists():
-        return _from_cache(path, header)
+        return _from_cache(path, header, benchmark, n)
     items = _chosen(_items(benchmark, split, seed, _hub_rows(benchmark, split)), n, seed, name)
     lines = [json.dumps(row) for row in (header, *map(asdict, items))]
     write_atomically(path, "".join(line + "\n" for line in lines).encode())
     return items
 
 
-def _from_cache(path: Path, header: Mapping[str, Any]) -> list[Item]:
+def _from_cache(path: Path, header: Mapping[str, Any], benchmark: Benchmark, n: int | None) -> list[Item]:
     try:
         first, *rows = path.read_text(encoding="utf-8").splitlines()
         if json.loads(first) != header:
             raise ValueError
-        return [Item(**json.loads(row)) for row in rows]
-    except (OSError, ValueError, TypeError):
+        items = [Item(**json.loads(row)) for row in rows]
+        if not items or n not in (None, len(items)) or not all(fits(item, benchmark) for item in items):
+            raise ValueError
+        return items
+    except (OSError, ValueError, TypeError, RecursionError, MemoryError):
         raise UserError(f"{path} is damaged or of another version: delete it, and it is fetched again.") from None
 
 
@@ -81,21 +85,30 @@ def _chosen(items: Iterator[Item], n: int | None, seed: int, name: str) -> list[
     return chosen
 
 
+# What a row of another form may raise; literal_eval and json on absurd depth, the last two.
+_ODD_ROW = (KeyError, TypeError, ValueError, IndexError, AttributeError, SyntaxError, RecursionError, MemoryError)
+
+
 def _items(benchmark: Benchmark, split: str, seed: int, rows: Iterator[Mapping[str, Any]]) -> Iterator[Item]:
     """The questions of the rows, each once."""
     seen: set[str] = set()
     for i, row in enumerate(rows):
         try:
             item = benchmark.item(row, seed)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError, SyntaxError) as e:
+            if item is not None and not fits(item, benchmark):
+                raise TypeError
+            left_out = item is None or item.id in seen
+            left_out = left_out or (benchmark.shared and in_test(item) != (split == "test"))
+        except _ODD_ROW as e:
             what = f"column {e}" if isinstance(e, KeyError) and not benchmark.gated else type(e).__name__
             raise UserError(
                 f"row {i + 1} of {benchmark.hub} is not as it was ({what}): set an older `revision` in its record."
             ) from None
-        if item is None or item.id in seen or (benchmark.shared and in_test(item) != (split == "test")):
-            continue
-        seen.add(item.id)
-        yield item
+        if item is not None and not left_out:
+            seen.add(item.id)
+            yield item
+    if not seen:
+        raise UserError(f"{benchmark.hub} has no question for {split!r} in these files: download them again.")
 
 
 # ---- rows -----------------------------------------------------------------------------------------------
@@ -106,6 +119,8 @@ _BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "
 def _local_rows(benchmark: Benchmark, split: str, root: Path) -> Iterator[Mapping[str, Any]]:
     source = benchmark.sources[split]
     files = sorted(str(f) for f in root.glob(source.files))
+    if files and not any(Path(f).stat().st_size for f in files):
+        raise UserError(f"{source.files} in {root} is empty: download it again.")
     if not files:
         raise UserError(
             f"{root} holds no {source.files}: fill it by `hf download {benchmark.hub} --repo-type dataset "
@@ -183,13 +198,16 @@ def grader(what: str | Sequence[Item], judged_by: Pool | None = None, agent: int
     """The grading function for a benchmark, or for questions of several, as `episode.play` takes it.
 
     It gives 1 or 0, for MT-Bench a tenth of the judge's score, or None: it cannot be told, so leave the episode out.
+    A grader that fails on an answer (which would be a fault in it) gives None too: one answer ends no paid run.
     Graders run beside the event loop, two at a time. judged_by, agent: who judges MT-Bench.
     sandbox: "auto", or "process", which can run BigCodeBench's libraries and is no security boundary.
-    Raises: UserError for an unknown benchmark, or MT-Bench without a judge.
+    Raises: UserError for an unknown benchmark or sandbox, or MT-Bench without a judge.
     """
     names = {what} if isinstance(what, str) else {item.family for item in what}
     if unknown := names - set(BENCHMARKS):
         raise UserError(f"unknown benchmark {sorted(unknown)[0]!r}: choose from {', '.join(BENCHMARKS)}.")
+    if sandbox not in get_args(Kind):
+        raise UserError(f"unknown sandbox {sandbox!r}: choose from {', '.join(get_args(Kind))}.")
     if judged_by is None and any(BENCHMARKS[n].grading == "judge" for n in names):
         raise UserError("MT-Bench is graded by a model: name one by judged_by= a pool, and agent=.")
 
@@ -201,7 +219,12 @@ def grader(what: str | Sequence[Item], judged_by: Pool | None = None, agent: int
             score = await judge(judged_by, item.prompt, answer, item.gold, agent)
             return None if score is None else score / 10
         loop = asyncio.get_running_loop()
-        verdict = await loop.run_in_executor(_THREADS, grade_now, item, answer, sandbox)
+        try:
+            verdict = await loop.run_in_executor(_THREADS, grade_now, item, answer, sandbox)
+        except UserError:
+            raise
+        except Exception:
+            return None
         return None if verdict is None else float(verdict)
 
     return grade

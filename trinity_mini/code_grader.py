@@ -46,12 +46,39 @@ assert _outcome.testsRun > 0 and _outcome.wasSuccessful(), "tests failed"
 """
 
 
+_FENCE = re.compile(r"[ \t]*(```+|~~~+)[ \t]*(\w*)")
+
+
 def code_in(text: str) -> str:
     """The program of a reply: its last fenced block (the last one marked as Python, if any is), else all of it."""
-    blocks = re.findall(r"^[ \t]*(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)(?:^[ \t]*\1|\Z)", text, re.DOTALL | re.MULTILINE)
-    marked = [body for _, language, body in blocks if language.lower() in ("python", "python3", "py")]
-    bodies = marked or [body for _, _, body in blocks]
-    return bodies[-1] if bodies else text
+    blocks, fence, language, start, at = [], "", "", 0, 0
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+        at += len(line)
+        if fence and line.lstrip(" \t").startswith(fence):
+            blocks.append((language, start, at - len(line)))
+            fence = ""
+        elif not fence and line.endswith("\n") and (m := _FENCE.match(line)):
+            fence, language, start = m[1], m[2].lower(), at
+    if fence:
+        blocks.append((language, start, len(text)))
+    marked = [block for block in blocks if block[0] in ("python", "python3", "py")]
+    return text[slice(*(marked or blocks)[-1][1:])] if blocks else text
+
+
+def well_formed(kind: str, gold: object) -> bool:
+    """Whether `grade_code` can use this gold answer; the tests in it are not unpacked for that."""
+    types: dict[str, type] | None = {
+        "stdin": {"public": str, "private": str},
+        "functional": {"public": str, "private": str, "function": str},
+        "unittest": {"test": str, "libs": list},
+        "asserts": {"test": str, "functions": list},
+    }.get(kind)
+    if types is None or not isinstance(gold, dict) or not all(isinstance(gold.get(k), t) for k, t in types.items()):
+        return False
+    names = [gold["function"]] if kind == "functional" else gold.get("functions", ())
+    return all(isinstance(x, str) for x in gold.get("libs", ())) and all(
+        isinstance(name, str) and name.isidentifier() for name in names
+    )
 
 
 def grade_code(kind: str, gold: dict[str, Any], answer: str | None, sandbox_kind: str = "auto") -> bool | None:
@@ -59,10 +86,13 @@ def grade_code(kind: str, gold: dict[str, Any], answer: str | None, sandbox_kind
 
     kind and gold: "stdin" {public, private}; "functional" {public, private, function}, both as LiveCodeBench writes
     them; "unittest" {test, libs} as BigCodeBench; "asserts" {test, functions}.
-    None: the sandbox cannot run what it needs, or all of it took more than `TOTAL` seconds, or the tests are damaged.
+    None: the sandbox cannot run what it needs, or all of it took more than `TOTAL` seconds, or the tests are damaged
+    or of another form.
     Source: paper section 4.1 (all public and private tests); tests of a program's output are compared out here, so the
     expected output never enters the sandbox.
     """
+    if not well_formed(kind, gold):
+        return None
     if answer is None:
         return False
     code = code_in(answer)
@@ -78,9 +108,13 @@ def grade_code(kind: str, gold: dict[str, Any], answer: str | None, sandbox_kind
     try:
         tests = cases(gold["public"]) + cases(gold["private"])
         if kind == "functional":
-            return _functional(code, gold["function"], tests, sandbox_kind)
-    except ValueError:
+            calls = [[json.loads(line) for line in test["input"].split("\n") if line.strip()] for test in tests]
+            wanted = [json.loads(test["output"]) for test in tests]
+            stdin = "".join(json.dumps(arguments) + "\n" for arguments in calls)
+    except (ValueError, RecursionError):
         return None
+    if kind == "functional":
+        return _functional(code, gold["function"], stdin, wanted, sandbox_kind)
     return _stdin(code, tests, sandbox_kind)
 
 
@@ -114,24 +148,21 @@ def _stdin(code: str, tests: list[dict[str, str]], kind: str) -> bool | None:
     return True if tests else None
 
 
-def _functional(code: str, function: str, tests: list[dict[str, str]], kind: str) -> bool | None:
+def _functional(code: str, function: str, stdin: str, wanted: list[Any], kind: str) -> bool | None:
     """All calls in one run, as lines of JSON; what the function prints itself is passed over."""
-    calls = [[json.loads(line) for line in test["input"].split("\n") if line.strip()] for test in tests]
-    wanted = [json.loads(test["output"]) for test in tests]
-    if not function.isidentifier() or not tests:
+    if not wanted:
         return None
     method = re.search(r"^class\s+Solution\b", code, re.MULTILINE)
     program = code + _CALLER.format(mark=_MARK, call=f"Solution().{function}" if method else function)
-    stdin = "".join(json.dumps(arguments) + "\n" for arguments in calls)
-    seconds = min(TOTAL, SECONDS.get(kind, SLOW) * len(tests))
-    result = _run(program, stdin, kind, seconds, 100 * len(tests) + sum(len(test["output"]) for test in tests))
+    seconds = min(TOTAL, SECONDS.get(kind, SLOW) * len(wanted))
+    result = _run(program, stdin, kind, seconds, 100 * len(wanted) + len(json.dumps(wanted)))
     if result.why.startswith("unsupported") or (result.why == "timed out" and seconds == TOTAL):
         return None
     try:
         given = [json.loads(s.removeprefix(_MARK)) for s in result.stdout.splitlines() if s.startswith(_MARK)]
-    except ValueError:
+        return result.ok and len(given) == len(wanted) and all(map(same_value, wanted, given))
+    except (ValueError, RecursionError, OverflowError):  # no JSON, too deep, a whole number beyond all floats
         return False
-    return result.ok and len(given) == len(wanted) and all(map(same_value, wanted, given))
 
 
 def same_value(wanted: Any, given: Any) -> bool:
@@ -154,9 +185,9 @@ def same_output(wanted: str, given: str) -> bool:
 def _decimals(wanted: str, given: str) -> bool:
     try:
         numbers = [[Decimal(token) for token in line.split()] for line in (wanted, given)]
-    except InvalidOperation:
+        return numbers[0] == numbers[1]
+    except InvalidOperation:  # no numbers, or sNaN
         return False
-    return numbers[0] == numbers[1]
 
 
 # ---- LiveCodeBench's packing --------------------------------------------------------------------------------

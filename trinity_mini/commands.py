@@ -39,11 +39,12 @@ def train(args: argparse.Namespace) -> list[Row]:
 
     from .evaluation import load_chains
     from .pool import EmbeddedPool
-    from .training import TrainingRun
+    from .training import TrainingRun, check_folder
     from .worlds import world
 
     folder = args.out or ROOT / "runs" / f"{args.preset}-{args.seed}"
     figures = args.figures or folder
+    check_folder(folder)
     with world(args.preset, folder, args.pool, args.root) as w:
         embedded = isinstance(w.pool, EmbeddedPool)
         if not args.no_evaluate:  # what would fail after the training fails before it
@@ -55,6 +56,8 @@ def train(args: argparse.Namespace) -> list[Row]:
         training = TrainingRun(folder, w.coordinator, w.pool, w.preset, args.seed, w.tasks)
         if args.episodes:
             per_generation = training.popsize * w.preset.episodes_per_candidate
+            if not embedded and args.episodes < per_generation:  # they may cost something
+                raise UserError(f"--episodes must be at least {per_generation}, one generation of this preset.")
             training.preset = replace(w.preset, generations=max(1, round(args.episodes / per_generation)))
             training.config["preset"] = training.preset.record()
         try:
@@ -132,11 +135,12 @@ def _measure(w: World, checkpoints: Sequence[Path], per_family: int, seed: int, 
 
 
 def evaluate(args: argparse.Namespace) -> list[Row]:
+    from .llm_commands import replies_folder
     from .worlds import world
 
     given = args.checkpoints or [DATA / "coordinator"]
     checkpoints = [path / "theta.safetensors" if path.is_dir() else path for path in given]
-    folder = args.out or ROOT / "runs" / f"evaluate-{args.preset}"
+    folder = args.out or replies_folder("evaluate", args)
     with world(args.preset, folder, args.pool, args.root, trained_in=checkpoints[0].parent) as w:
         table, _ = _measure(w, checkpoints, args.per_family, args.seed, args.family, args.transfer)
     return _rows(table)
@@ -157,6 +161,7 @@ def _rows(table) -> list[Row]:
 
 def ask(args: argparse.Namespace) -> list[Row]:
     from .analysis import told
+    from .llm_commands import replies_folder
     from .pool import EmbeddedPool
     from .tasks import recognise
     from .training import play_policy
@@ -168,7 +173,7 @@ def ask(args: argparse.Namespace) -> list[Row]:
     if not text.isprintable():
         raise UserError("the question holds a character that cannot be printed: type it on one line without it.")
     checkpoint = args.checkpoint or DATA / "coordinator" / "theta.safetensors"
-    with world(args.preset, ROOT / "runs" / f"ask-{args.preset}", args.pool, trained_in=checkpoint.parent) as w:
+    with world(args.preset, replies_folder("ask", args), args.pool, trained_in=checkpoint.parent) as w:
         if isinstance(w.pool, EmbeddedPool) and len(text) > 120:
             raise UserError(f"the question has {len(text)} characters: shorten it to 120, the models are tiny.")
         theta = w.coordinator.load(checkpoint, w.pool.identity)

@@ -16,14 +16,25 @@ from .roles import Role
 
 # What our one request to litellm sets itself, or what would hide or multiply requests.
 OURS = {
-    "model", "messages", "api_base", "base_url", "timeout", "num_retries", "max_retries", "stream", "n", "cache",
-    "caching", "fallbacks", "drop_params", "client", "mock_response", "custom_llm_provider",
+    "model", "messages", "api_base", "base_url", "timeout", "request_timeout", "num_retries", "max_retries", "stream",
+    "n", "best_of", "candidate_count", "max_output_tokens", "max_new_tokens", "cache", "caching", "fallbacks",
+    "context_window_fallback_dict", "drop_params", "additional_drop_params", "client", "mock_response",
+    "mock_tool_calls", "custom_llm_provider",
 }  # fmt: skip
-_SECRET_NAME = re.compile(r"key|authori[sz]ation|secret|password|credential|(access|auth|bearer).?token|cookie", re.I)
+LIMITS = ("max_tokens", "max_completion_tokens")  # of a reply: budgets rest on the one that is set
+# Other names of both in the bodies of providers, without "_" and in small letters.
+_MULTIPLY = {"n", "bestof", "candidatecount", "numpredict", "maxtokens", "maxcompletiontokens", "maxoutputtokens",
+             "maxnewtokens", "maxtokenstosample", "mintokens"}  # fmt: skip
+_HEADERS = ("extra_headers", "headers", "default_headers", "extra_query")
+LARGEST = 10**15  # of a number in a pool file: sums of these fit into sqlite's integers
+DEEPEST = 20  # tables within tables
+_SECRET_NAME = re.compile(r"key|auth|secret|password|credential|(access|bearer).?token|cookie", re.I)
 SECRET = re.compile(
     r"\b(?:(?:pk|rk|xai|pplx|nvapi)-|(?:gsk|hf|r8|ghp)_|AIza|AKIA)[\w\-]{16,}|\bsk-[\w\-]{6,}|\b[Bb]earer\s+\S+"
 )
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_LIKE_A_KEY = re.compile(r"(?=[A-Za-z]*\d)[A-Za-z0-9]{20,}")  # what errors do not repeat, beside SECRET
+_QUERY = re.compile(r"[?&][^=&]*(key|token|sig|signature|code|secret|auth|pass)[^=&]*=", re.I)
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,7 @@ class Agent:
             if not isinstance(base, str) or not re.match(r"(https?|tiny)://[^\s@]+\Z", base):
                 raise UserError(f"{where}: api_base must be an address such as http://localhost:8001/v1.")
         env = self.api_key_env
-        if env is not None and not (isinstance(env, str) and _VARIABLE.match(env) and not SECRET.search(env)):
+        if env is not None and not _is_variable(env):
             raise UserError(f"{where}: api_key_env must be the NAME of an environment variable, not the key itself.")
         _parameters(self.parameters, f"{where}: parameters")
         if not isinstance(self.roles, Mapping):
@@ -69,6 +80,8 @@ class Agent:
             if not isinstance(role, Role):
                 raise UserError(f"{where}: a role must be one of worker, thinker, verifier.")
             _parameters(changed, f"{where}: roles.{role.name.lower()}")
+        if any(set(LIMITS) <= set(self.parameters_in(role)) for role in (None, *Role)):
+            raise UserError(f"{where}: give max_tokens or max_completion_tokens, the same one in every role.")
         for name in ("price_in", "price_out"):
             if getattr(self, name) is not None:
                 _number(getattr(self, name), f"{where}: {name}", 0)
@@ -101,7 +114,8 @@ class Agent:
         if self.api_key_env is None:
             return None
         if not (value := os.environ.get(self.api_key_env, "").strip()):
-            raise UserError(f"agent {self.name!r}: set the environment variable {self.api_key_env} to its API key.")
+            name = self.api_key_env if self.api_key_env.isupper() else "named by api_key_env"  # the rest may be a key
+            raise UserError(f"agent {self.name!r}: set the environment variable {name} to its API key.")
         return value
 
 
@@ -123,7 +137,7 @@ class Budget:
             _number(self.money, "budget: money", 0)
         for name in ("tokens", "calls"):
             if getattr(self, name) is not None:
-                _whole(getattr(self, name), f"budget: {name}", 0)
+                _whole(getattr(self, name), f"budget: {name}", 0, LARGEST)
         _number(self.lost_share, "budget: lost_share", 0)
         if self.lost_share > 1:
             raise UserError("budget: lost_share must be between 0 and 1.")
@@ -154,6 +168,8 @@ def read_pool_file(path: Path) -> PoolFile:
         raise UserError(f"cannot read {path} ({e.strerror or e}): give the path of a pool file.") from None
     except ValueError as e:  # TOML and UTF-8
         raise UserError(f"{path} is not a TOML file ({_redacted(str(e))}): mend that line.") from None
+    except RecursionError:
+        raise UserError(f"{path}: tables or lists lie too deep in each other: write them flat.") from None
     try:
         _known(table, {"agent", "budget"}, "the file")
         agents, budget = table.get("agent", []), table.get("budget", {})
@@ -166,7 +182,7 @@ def read_pool_file(path: Path) -> PoolFile:
         for agent in pool_file.agents:
             agent.key()
     except UserError as e:
-        raise UserError(f"{path}: {e}") from None
+        raise UserError(f"{path}: {_redacted(str(e))}") from None
     return pool_file
 
 
@@ -194,18 +210,31 @@ def _text(value: Any, where: str) -> None:
     _no_secret(value, where)
     if not isinstance(value, str) or not value.strip():
         raise UserError(f"{where} must be a text that is not empty.")
+    if not value.isprintable():
+        raise UserError(f"{where} must have no control characters.")
+
+
+def _is_variable(value: Any) -> bool:
+    """A name of an environment variable and not a key: long ones have an underscore."""
+    if not isinstance(value, str) or not _VARIABLE.match(value) or SECRET.search(value):
+        return False
+    return len(value) < 20 or "_" in value
 
 
 def _number(value: Any, where: str, low: float, above: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(f"{where} must be a number.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{where} must be a number.")
+    if value > LARGEST:
+        raise UserError(f"{where} must be at most 10^15.")
     if value < low or (above and value == low):
         raise UserError(f"{where} must be {'above' if above else 'at least'} {low}.")
 
 
-def _whole(value: Any, where: str, low: int = 1) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise UserError(f"{where} must be a whole number of at least {low}.")
+def _whole(value: Any, where: str, low: int = 1, high: int = 10**9) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise UserError(f"{where} must be a whole number from {low} to {high}.")
 
 
 def _parameters(value: Any, where: str) -> None:
@@ -218,34 +247,56 @@ def _parameters(value: Any, where: str) -> None:
     for name in value:
         if name in OURS:
             raise UserError(f"{where}: {name} is set by trinity_mini: take it out.")
-    for name in ("max_tokens", "max_completion_tokens"):
+        if name in _HEADERS:
+            raise UserError(f"{where}: {name} may hold a key: take it out, and name a variable as api_key_env.")
+    for name in LIMITS:
         if name in value:
             _whole(value[name], f"{where}: {name}")
     _plain(value, where)
+    if "extra_body" in value:
+        _body(value["extra_body"], f"{where}: extra_body")
 
 
-def _plain(value: Any, where: str) -> None:
+def _body(value: Any, where: str) -> None:
+    """Refuse what would change behind our back how long or how many the replies are."""
+    for name, inner in value.items() if isinstance(value, Mapping) else ():
+        if name in OURS or name.replace("_", "").lower() in _MULTIPLY:
+            raise UserError(f"{where}: {name} would circumvent the budget: take it out; max_tokens is a parameter.")
+        _body(inner, where)
+
+
+def _plain(value: Any, where: str, depth: int = 0) -> None:
+    if depth > DEEPEST:
+        raise UserError(f"{where[:80]}: tables or lists lie too deep in each other: write them flat.")
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not isinstance(name, str):
                 raise UserError(f"{where}: the name of a parameter must be a text.")
             if _SECRET_NAME.search(name):
                 raise UserError(f"{where}: {name!r} may hold a key: name its environment variable as api_key_env.")
-            _plain(inner, f"{where}.{name}")
+            _plain(inner, f"{where}.{name}", depth + 1)
     elif isinstance(value, list | tuple):
         for inner in value:
-            _plain(inner, where)
+            _plain(inner, where, depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{where} must be a number.")
+    elif isinstance(value, int) and abs(value) >= 2**63:
+        raise UserError(f"{where} must be a number of at most 63 bits.")
     elif value is not None and not isinstance(value, str | bool | int | float):
         raise UserError(f"{where} must be a text, a number, true, false, a list or a table.")
     _no_secret(value, where)
 
 
 def _no_secret(value: Any, where: str) -> None:
-    if isinstance(value, str) and (SECRET.search(value) or re.search(r"[?&][^=&]*(key|token)[^=&]*=", value, re.I)):
+    if isinstance(value, str) and (SECRET.search(value) or _QUERY.search(value)):
         raise UserError(f"{where} looks like a key: put it in an environment variable and name that as api_key_env.")
 
 
 def _redacted(text: str) -> str:
-    return SECRET.sub("...", text)
+    """An error without what may be a key, on one line."""
+    return printable(_LIKE_A_KEY.sub("...", SECRET.sub("...", text)))
+
+
+def printable(text: str) -> str:
+    """A text without control characters, which could rewrite a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)

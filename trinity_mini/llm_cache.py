@@ -1,8 +1,8 @@
 """Requests and replies of real LLMs in one sqlite file: nothing that arrived is paid for twice (lesson 11).
 
 A request is written before it is sent, its outcome when it arrives; a statement is a transaction, so a killed process
-loses no reply, and two processes may use one file. Sums that budgets rest on are kept by triggers, in the same
-transaction.
+loses no reply, and two processes may use one file, though one pool only (`FolderLock`). Sums that budgets rest on are
+kept by triggers, in the same transaction.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ CREATE INDEX IF NOT EXISTS final_calls ON requests (call) WHERE final = 1;
 CREATE TABLE IF NOT EXISTS spent (
     one INTEGER PRIMARY KEY CHECK (one = 1), money REAL, tokens INTEGER, requests INTEGER
 );
-INSERT OR IGNORE INTO spent VALUES (1, 0, 0, 0);
+INSERT OR IGNORE INTO spent SELECT 1, coalesce(sum(coalesce(cost, most_money, 0)), 0),
+    coalesce(sum(coalesce(prompt_tokens + completion_tokens, most_tokens)), 0), count(*) FROM requests;
 CREATE TRIGGER IF NOT EXISTS asked AFTER INSERT ON requests BEGIN
     UPDATE spent SET requests = requests + 1, money = money + coalesce(NEW.most_money, 0),
         tokens = tokens + NEW.most_tokens;
@@ -49,6 +50,21 @@ CREATE TRIGGER IF NOT EXISTS came AFTER UPDATE OF kind ON requests WHEN OLD.kind
         tokens = tokens + coalesce(NEW.prompt_tokens + NEW.completion_tokens, NEW.most_tokens) - NEW.most_tokens;
 END;
 """
+
+
+_REMEDIES = {
+    "BUSY": "another process holds it: wait until that ends, then start again to resume",
+    "READONLY": "it or its folder may not be written: get the right to write there, or choose another folder",
+    "CANTOPEN": "it or its folder may not be opened or written: get the right to, or choose another folder",
+    "FULL": "the disk is full: free some space, then start again to resume",
+    "IOERR": "its disk does not answer: see to the disk and its space, then start again to resume",
+    "TOOBIG": "a reply is too large for it: give a smaller max_tokens, then start again to resume",
+}
+_REMEDIES |= {"LOCKED": _REMEDIES["BUSY"], "PERM": _REMEDIES["READONLY"], "AUTH": _REMEDIES["READONLY"]}
+
+
+class Locked(UserError):
+    """Another process holds the file; the same again may succeed."""
 
 
 @dataclass(frozen=True)
@@ -92,30 +108,34 @@ class ReplyCache:
         except OSError as e:
             raise UserError(f"cannot make {self.path.parent} ({e.strerror or e}): choose another folder.") from None
         self._db: sqlite3.Connection | None = None
-        self._do(self._open)
+        try:
+            self._do(self._open)
+        except UserError:
+            if self._db is not None:
+                self._db.close()
+            raise
 
     def _open(self, _: Any) -> None:
         self._db = sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")  # a killed process loses nothing; a power cut the last moment
         version, names = self._db.execute("PRAGMA user_version").fetchone()[0], _tables(self._db)
-        if version != VERSION and (version or names):
+        if (version or names) and (version != VERSION or "requests" not in names):
             raise UserError(f"{self.path} is no reply file of this version: choose another folder.")
-        if version != VERSION:
+        whole = {"requests", "spent", "asked", "came"} <= names
+        if not whole or self._db.execute("SELECT count(*) FROM spent").fetchone()[0] != 1:
             self._db.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
 
     def _do(self, work: Callable[[Any], Any]) -> Any:
         with self._lock:
+            if self._db is None and work != self._open:
+                raise UserError(f"{self.path} is closed: open it again.")
             try:
                 return work(self._db)
-            except sqlite3.OperationalError as e:  # locked, full, read-only, gone
-                raise UserError(
-                    f"cannot use {self.path} ({e}): see that it can be written and that there is space, then resume."
-                ) from None
             except sqlite3.Error as e:
-                raise UserError(
-                    f"{self.path} is damaged ({e}): move it away or choose another folder; its replies are asked again."
-                ) from None
+                raise _error(self.path, e) from None
+            except OverflowError:
+                raise UserError(f"a number is too large for {self.path}: give smaller limits in the pool.") from None
 
     def find(self, call: str) -> Reply | None:
         """The reply of a call that has one: the first recorded that can be used, else that it was lost."""
@@ -189,7 +209,10 @@ class ReplyCache:
         return sum(self._do(lambda db, c=c: db.execute(forget + " AND call = ?", (c,)).rowcount) for c in calls)
 
     def spent(self) -> Spent:
-        return Spent(*self._do(lambda db: db.execute("SELECT money, tokens, requests FROM spent").fetchone()))
+        row = self._do(lambda db: db.execute("SELECT money, tokens, requests FROM spent").fetchone())
+        if row is None or None in row:
+            raise UserError(f"{self.path} has lost its sums: start again, they are then made anew.")
+        return Spent(*row)
 
     def exceeded(self, b: Budget, money: float | None, tokens: int) -> str | None:
         """The limit that a request with these bounds would exceed now, None if it would not."""
@@ -230,8 +253,55 @@ def read_requests(path: Path) -> list[dict[str, Any]]:
                 for row in db.execute(f"SELECT {select} FROM requests ORDER BY id")
             ]
     except sqlite3.Error as e:
-        raise UserError(f"{path} is damaged ({e}): restore it from a copy.") from None
+        raise _error(path, e) from None
+
+
+class FolderLock:
+    """An exclusive claim on a file of replies, until `release` or until the process ends, however it ends.
+
+    It is sqlite's lock of an empty file beside it, which every operating system gives back with the process.
+    Raises: UserError if another pool, of this process or another, has it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise UserError(f"cannot make {path.parent} ({e.strerror or e}): choose another folder.") from None
+        lock = path.with_name(path.name + "-lock")
+        db = None
+        try:
+            db = sqlite3.connect(lock, timeout=0, isolation_level=None, check_same_thread=False)
+            db.execute("BEGIN EXCLUSIVE")
+        except sqlite3.Error as e:
+            if db is not None:
+                db.close()
+            if _name(e) in ("BUSY", "LOCKED"):
+                raise UserError(
+                    f"another process uses these replies in {path.parent}: wait for it, or choose another --out."
+                ) from None
+            raise _error(lock, e) from None
+        self._db = db
+
+    def release(self) -> None:
+        self._db.close()
+
+
+def _name(e: sqlite3.Error) -> str:
+    """sqlite's name of an error without what is particular about it, e.g. BUSY of SQLITE_BUSY_SNAPSHOT."""
+    return (getattr(e, "sqlite_errorname", None) or "").removeprefix("SQLITE_").split("_")[0]
+
+
+def _error(path: Path, e: sqlite3.Error) -> UserError:
+    """The sentence for an error of sqlite: each has a remedy of its own."""
+    name = _name(e)
+    if name in ("BUSY", "LOCKED"):
+        return Locked(f"cannot use {path} ({e}): {_REMEDIES[name]}.")
+    if name in _REMEDIES:
+        return UserError(f"cannot use {path} ({e}): {_REMEDIES[name]}.")
+    return UserError(f"{path} is damaged ({e}): move it away or choose another folder; its replies are asked again.")
 
 
 def _tables(db: sqlite3.Connection) -> set[str]:
-    return {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    """Names of tables and triggers."""
+    return {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'trigger')")}

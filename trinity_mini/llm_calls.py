@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import re
 import time
@@ -15,13 +16,16 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any
 
-from .llm_agents import SECRET, Agent
+from .llm_agents import LIMITS, SECRET, Agent, printable
 from .pool import Message
 from .roles import PROMPTS, Role
 
 CHARACTERS_A_TOKEN = 16  # a reply longer than max_tokens times this is cut: no tokenizer's mean comes near it
 LONGEST = 1_000_000  # characters, where no max_tokens is set
 GRACE = 0.5  # seconds for a cancelled request to leave
+MOST_TOKENS = 10**9  # a usage beyond is no usage
+# HTTP errors after which nothing is paid. Not 408, 499, 502, 504, 52x: the model may have answered a gateway that left.
+FREE = {*range(400, 500), 500, 501, 503, 529} - {408, 499}
 _SECRET_ENV = re.compile(r"KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 
 
@@ -31,8 +35,8 @@ class Outcome:
 
     kind: answered, length (cut off; usable if there is a text), empty, filtered, refused (the request itself is at
     fault), timed_out or failed. text: None unless it can be used. usage: empty if the server reported none that makes
-    sense. cost: None = unknown. model: the name the server returned. free: an HTTP error came back, so nothing was
-    paid. fatal: no later request to this agent can succeed; `error` then says what to do.
+    sense. cost: None = unknown. model: the name the server returned. free: nothing was sent, or an HTTP error of `FREE`
+    came back, so nothing was paid. fatal: no later request to this agent can succeed; `error` then says what to do.
     """
 
     kind: str
@@ -71,16 +75,35 @@ def load() -> Any:
 def prices(agent: Agent) -> tuple[float, float] | None:
     """Money per million tokens (in, out): the agent's own, else litellm's local table's, else None.
 
-    The table's zeros count as unknown; for a free model give price_in = 0 and price_out = 0.
+    The table's zeros count as unknown; for a free model give price_in = 0 and price_out = 0. So does what has further
+    prices: a fee for each request or search, dearer reasoning, a service tier, tools.
     """
     if agent.price_in is not None and agent.price_out is not None:
         return agent.price_in, agent.price_out
     try:
-        known = load().get_model_info(agent.model)
+        litellm = load()
+        known = dict(litellm.get_model_info(agent.model))
+        known |= litellm.model_cost.get(known.get("key"), {})  # which has more prices
         found = float(known["input_cost_per_token"]) * 1e6, float(known["output_cost_per_token"]) * 1e6
+        further = _further_prices(agent, known)
     except Exception:  # litellm raises many kinds for a model that it does not know
         return None
-    return found if any(found) else None
+    return found if any(found) and not further else None
+
+
+def _further_prices(agent: Agent, known: Mapping[str, Any]) -> bool:
+    """Whether tokens in and out are not all that a request costs."""
+    asked = set(agent.parameters).union(*agent.roles.values())
+    if asked & {"service_tier", "web_search_options", "tools", "plugins"}:
+        return True
+    # Chat models list a price of searches too, which are made only where a request asks for them.
+    searches = known.get("litellm_provider") == "perplexity" or "search" in agent.model
+    if searches and known.get("search_context_cost_per_query"):
+        return True
+    fees = ("input_cost_per_request", "citation_cost_per_token", "input_cost_per_second", "output_cost_per_second")
+    if any(known.get(name) for name in fees):
+        return True
+    return (known.get("output_cost_per_reasoning_token") or 0) > known["output_cost_per_token"] * 1.000001
 
 
 def cost_of(usage: Mapping[str, int], price: tuple[float, float] | None) -> float | None:
@@ -164,6 +187,15 @@ async def request(
     start = time.monotonic()
     base = base or agent.bases[0]
     try:
+        outcome = await _outcome(agent, messages, parameters, seconds, price, base)
+        error = printable(redact(outcome.error, agent.api_key_env)[:300])
+    except Exception as e:  # of our own reading of what came
+        outcome, error = Outcome("failed"), f"{type(e).__name__} while its reply was read"
+    return replace(outcome, error=error, seconds=time.monotonic() - start)
+
+
+async def _outcome(agent, messages, parameters, seconds, price, base) -> Outcome:
+    try:
         # Without a key of its own, an address gets none: not what litellm finds in the environment.
         key = agent.key() or ("none" if base else None)
         task = asyncio.ensure_future(_ask(agent.model, messages, parameters, seconds, base, key))
@@ -174,14 +206,12 @@ async def request(
                 task.cancel()
         if not done:
             await asyncio.wait([task], timeout=GRACE)  # its socket is closed; not waited for if it does not leave
-            outcome = Outcome("timed_out", error=f"no whole reply in {seconds:.1f} s", retryable=True)
-        else:
-            outcome = read(task.result(), agent, parameters, price)
+            return Outcome("timed_out", error=f"no whole reply in {seconds:.1f} s", retryable=True)
+        if task.cancelled():  # from within; not ours, which would have left the wait
+            return Outcome("failed", error="litellm cancelled the request", retryable=True)
+        return read(task.result(), agent, parameters, price)
     except Exception as e:
-        outcome = failure(e)
-    limit = 300
-    error = _clean(redact(outcome.error, agent.api_key_env)[:limit]) if outcome.error else ""
-    return replace(outcome, error=error, seconds=time.monotonic() - start)
+        return failure(e)
 
 
 async def _ask(model, messages, parameters, seconds, base, key) -> Any:
@@ -206,7 +236,8 @@ def read(response: Any, agent: Agent, parameters: Mapping[str, Any], price: tupl
     """The outcome of a response that arrived, whatever is missing in it."""
     usage = _usage(getattr(response, "usage", None))
     common: dict[str, Any] = {
-        "usage": usage, "cost": cost_of(usage, price), "model": _clean(getattr(response, "model", None) or "")[:200],
+        "usage": usage, "cost": cost_of(usage, price),
+        "model": printable(str(getattr(response, "model", None) or ""))[:200],
     }  # fmt: skip
     choices = getattr(response, "choices", None)
     if not choices:
@@ -215,10 +246,10 @@ def read(response: Any, agent: Agent, parameters: Mapping[str, Any], price: tupl
     text = getattr(message, "content", None)
     text = _clean(text) if isinstance(text, str) else ""
     reason = str(getattr(choices[0], "finish_reason", None) or "")
-    common["finish_reason"] = _clean(reason)[:50]
+    common["finish_reason"] = printable(reason)[:50]
     if reason == "content_filter" or (not text.strip() and getattr(message, "refusal", None)):
         return Outcome("filtered", error="the provider's filter withheld the reply", **common)
-    tokens = parameters.get("max_tokens", parameters.get("max_completion_tokens"))
+    tokens = next((parameters[name] for name in LIMITS if name in parameters), None)
     longest = CHARACTERS_A_TOKEN * tokens if isinstance(tokens, int) else LONGEST
     if len(text) > longest:
         common["finish_reason"] = "length"
@@ -236,7 +267,9 @@ def failure(e: BaseException) -> Outcome:
     """The outcome of an exception: what may be tried again, and what can never succeed."""
     name, status = type(e).__name__, getattr(e, "status_code", None)
     headers = getattr(e, "litellm_response_headers", None) or getattr(getattr(e, "response", None), "headers", None)
-    answered = getattr(e, "litellm_response_headers", None) is not None  # an HTTP error came back
+    free = getattr(e, "litellm_response_headers", None) is not None  # an HTTP error came back
+    statuses = {status, getattr(getattr(e, "response", None), "status_code", status)}
+    free = free and statuses <= FREE  # litellm's own number and the server's
     text = re.sub(r"\s+", " ", str(e)).strip() or name
     text = re.sub(r"^litellm\.(\w+: )\1?", r"\1", text)
     if remedy := _remedy(name, status, text, e):
@@ -244,12 +277,12 @@ def failure(e: BaseException) -> Outcome:
     if name == "ContentPolicyViolationError":
         return Outcome("filtered", error=text, free=True)
     if name == "Timeout" or status == 408:
-        return Outcome("timed_out", error=text, retryable=True, free=answered)
+        return Outcome("timed_out", error=text, retryable=True)
     if isinstance(status, int) and 400 <= status < 500 and status not in (425, 429):
         return Outcome("refused", error=text, free=True)
     if "Invalid response object" in text:  # whole and paid, but litellm cannot read it; the next would be the same
         return Outcome("failed", error="litellm cannot read the reply: usage or content of a wrong type")
-    return Outcome("failed", error=text, retryable=True, retry_after=_retry_after(headers), free=answered)
+    return Outcome("failed", error=text, retryable=True, retry_after=_retry_after(headers), free=free)
 
 
 def _remedy(name: str, status: Any, text: str, e: BaseException) -> str:
@@ -270,7 +303,7 @@ def _remedy(name: str, status: Any, text: str, e: BaseException) -> str:
 def _usage(usage: Any) -> dict[str, int]:
     """The two counts, if they can be true: litellm puts 0 where the server reported nothing."""
     found = {n: getattr(usage, n, None) for n in ("prompt_tokens", "completion_tokens")}
-    whole = all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in found.values())
+    whole = all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v < MOST_TOKENS for v in found.values())
     return found if whole and found["prompt_tokens"] > 0 else {}  # type: ignore[operator,return-value]
 
 
@@ -278,15 +311,17 @@ def _retry_after(headers: Any) -> float | None:
     """Seconds to wait, from Retry-After (seconds or a date) or retry-after-ms; None if the server does not say."""
     try:
         if (ms := headers.get("retry-after-ms")) is not None:
-            return max(0.0, float(ms) / 1000)
-        if (value := headers.get("retry-after")) is None:
+            seconds = float(ms) / 1000
+        elif (value := headers.get("retry-after")) is None:
             return None
-        try:
-            return max(0.0, float(value))
-        except ValueError:
-            return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (AttributeError, TypeError, ValueError):
+        else:
+            try:
+                seconds = float(value)
+            except ValueError:
+                seconds = parsedate_to_datetime(value).timestamp() - time.time()
+    except (AttributeError, TypeError, ValueError, OverflowError, OSError):  # the last two: dates out of range
         return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
 
 
 def _clean(text: str) -> str:

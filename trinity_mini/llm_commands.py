@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,22 @@ def estimate(args: argparse.Namespace) -> list[Row]:
     from .training import TrainingRun, draw_questions, play_policy
     from .worlds import world
 
-    folder = args.out or ROOT / "runs" / f"pilot-{args.preset}"
+    folder = args.out or replies_folder("pilot", args)
     with world(args.preset, folder, args.pool, args.root) as w:
+        names = w.pool.names
         planned = planned_episodes(TrainingRun(folder, w.coordinator, w.pool, w.preset, args.seed, w.tasks))
         asked = draw_questions(w.tasks.train, args.pilot, args.seed)
         pilot = play_policy(w.coordinator, np.zeros(w.coordinator.n), asked, w.pool, w.preset, args.seed, w.tasks.grade)
-        table = llm_estimate.estimate(pilot, args.episodes or planned, w.pool.names, max_turns=w.preset.rules.max_turns)
+    if (lost := sum(e.reward is None for e in pilot)) > len(pilot) - llm_estimate.LEAST:
+        raise UserError(
+            f"{lost} of {len(pilot)} pilot episodes were lost: see `pool check`, or play more with --pilot."
+        )
+    table = llm_estimate.estimate(pilot, args.episodes or planned, names, max_turns=w.preset.rules.max_turns)
     print(llm_estimate.as_text(table))
+    print(
+        f"The evaluation after a training comes on top: {len(names)} single calls and two coordinators for each "
+        "question; --per-family says how many, --no-evaluate leaves it out."
+    )
     units = {"calls": "calls", "prompt_tokens": "tokens", "completion_tokens": "tokens", "cost": "money",
              "low": "money", "high": "money", "worst": "money"}  # fmt: skip
     return [
@@ -33,6 +43,12 @@ def estimate(args: argparse.Namespace) -> list[Row]:
         for r in table.to_dict("records")
         for name, unit in units.items()
     ]
+
+
+def replies_folder(command: str, args: argparse.Namespace) -> Path:
+    """Where a command keeps replies unless told otherwise: a folder for each preset and pool file."""
+    parts = [command, args.preset] + ([args.pool.stem] if args.pool else [])
+    return ROOT / "runs" / "-".join(parts)
 
 
 def planned_episodes(training: Any) -> int:
@@ -51,8 +67,7 @@ def _check(path: Path) -> list[Row]:
     from .llm_agents import read_pool_file
     from .llm_pool import LLMPool
 
-    with LLMPool(read_pool_file(path), ROOT / "runs" / "pool-check") as pool:
-        pool.forget_lost()
+    with tempfile.TemporaryDirectory() as folder, LLMPool(read_pool_file(path), Path(folder)) as pool:
         rows = run(pool.check())
     for r in rows:
         said = r["model"] or "" if r["outcome"] == "answered" else r["error"] or ""
@@ -104,10 +119,14 @@ def serve(args: argparse.Namespace) -> list[Row]:
 
 
 def load_released(args: argparse.Namespace) -> list[Row]:
+    from .commands import writable
     from .coordinator import Coordinator
     from .released import load_released as load
+    from .released import read_vector
     from .worlds import load_slm
 
+    writable(args.out)
+    read_vector(args.file)  # before the model, which may have to come from the hub
     coordinator = Coordinator(load_slm(args.slm), args.agents, "linear", "released")
     theta = load(args.file, coordinator)
     coordinator.save(args.out, theta, "released", {"source": args.file.name})

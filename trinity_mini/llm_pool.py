@@ -21,7 +21,7 @@ from typing import Any
 from . import llm_calls
 from .files import UserError
 from .llm_agents import Agent, PoolFile
-from .llm_cache import ReplyCache, digest, question
+from .llm_cache import FolderLock, Locked, ReplyCache, digest, question
 from .pool import Message, Reply
 from .roles import Role
 
@@ -29,6 +29,7 @@ TINY = "tiny/"  # the embedded agents' provider
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a retry: doubled each time, then drawn from half to all of it
 LEAST = 0.1  # of the deadline must be left for a retry
 ENOUGH = 20  # finished calls before the share of lost ones is judged
+_OPEN: set[LLMPool] = set()
 
 
 class PoolStopped(UserError):
@@ -56,7 +57,8 @@ class LLMPool:
     The same conversation with the same agent is asked once, ever; `draw` gives fresh samples of it, but of an agent
     at temperature 0, and of the embedded ones, there is one reply to everything. A lost call is
     `Reply(text=None)`. Close it, or use `with`: outstanding replies are paid for, so they are waited for and kept.
-    Raises: UserError if the budget cannot be held because a price or max_tokens is unknown, or the file is damaged.
+    Raises: UserError if the budget cannot be held because a price or max_tokens is unknown, if the file is damaged,
+    or if another pool is open over the same file: two would pay for everything twice.
     """
 
     def __init__(self, pool_file: PoolFile, folder: Path) -> None:
@@ -74,7 +76,12 @@ class LLMPool:
             if any(a.max_tokens(role) is None for role in (None, *Role)):
                 raise UserError(f"agent {a.name!r}: give max_tokens in parameters, else the budget cannot be held.")
         self.path = Path(folder) / "replies.sqlite"
-        self.cache = ReplyCache(self.path)
+        self._lock = FolderLock(self.path)
+        try:
+            self.cache = ReplyCache(self.path)
+        except BaseException:
+            self._lock.release()
+            raise
         self.stopped: PoolStopped | None = None
         self._calls: dict[str, Call] = {}
         self._slots = {a.name: llm_calls.Slots(a.concurrency) for a in self.agents}
@@ -88,6 +95,7 @@ class LLMPool:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="llm-pool", daemon=True)
         self._thread.start()
+        _OPEN.add(self)
 
     async def reply(self, agent: int, messages: Sequence[Message]) -> Reply:
         """The agent's reply to a conversation, from the file if it is there; it is there before this returns.
@@ -121,6 +129,8 @@ class LLMPool:
         self._loop.close()
         self._disk.shutdown()
         self.cache.close()
+        self._lock.release()
+        _OPEN.discard(self)
 
     def __enter__(self) -> LLMPool:
         return self
@@ -196,7 +206,7 @@ class LLMPool:
                 if outcome.fatal:
                     self._stop(f"agent {agent.name!r} cannot be used: {outcome.error}; then start again to resume.")
                 final = outcome.usable or not (again or self.stopped or outcome.fatal)
-                await self._on_disk(self.cache.came, sent, outcome, final)
+                await self._keep(sent, outcome, final)
                 if final:
                     await self._count(key, not outcome.usable)
             except UserError as e:  # the disk
@@ -242,6 +252,16 @@ class LLMPool:
         seconds = max(0.01, (end - now) / (2 if others else 1))
         return request, await llm_calls.request(agent, call.messages, parameters, seconds, price, base), end
 
+    async def _keep(self, request: int, outcome: llm_calls.Outcome, final: bool) -> None:
+        """Write an outcome: it may be paid for, so while another process holds the file, again until we are closed."""
+        while True:
+            stopped = self.stopped
+            try:
+                return await self._on_disk(self.cache.came, request, outcome, final)
+            except Locked:
+                if stopped:
+                    raise
+
     def _back(self, call: Call) -> None:
         self._out -= call.out
         call.out = False
@@ -254,7 +274,7 @@ class LLMPool:
         try:
             await self._load()
             sent, outcome, _ = await self._send(digest(asked), call, 0, float("inf"))
-            await self._on_disk(self.cache.came, sent, outcome, False)
+            await self._keep(sent, outcome, False)
         finally:
             self._back(call)
             self._slots[agent.name].give()
@@ -332,6 +352,25 @@ class Draw:
 
     async def reply(self, agent: int, messages: Sequence[Message]) -> Reply:
         return await self.pool._inside(self.pool._reply(agent, messages, self.index))
+
+
+def stop_asking() -> int:
+    """Let all open pools send no more; how many requests are out, whose replies are paid. A signal handler may call it.
+
+    It waits for no lock and sets one attribute: the pools' loops run in threads of their own.
+    """
+    for pool in list(_OPEN):
+        pool._stop("interrupted: start the same command again to resume.")
+    return sum(pool._out for pool in list(_OPEN))
+
+
+def wait_for_paid() -> int:
+    """After `stop_asking`: wait until what is out is on disk, or its deadline over; how many requests are left."""
+    pools = list(_OPEN)
+    end = time.monotonic() + max((a.deadline for p in pools for a in p.agents), default=0) + 5
+    while (out := sum(p._out for p in pools)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return out
 
 
 def _place(agent: Agent) -> Any:

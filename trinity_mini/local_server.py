@@ -53,6 +53,9 @@ def start(
         raise UserError("serving a model needs xllamacpp: run `pip install -e .[local]`.")
     if not Path(path).is_file():
         raise UserError(f"{path} is not there: give the path of a GGUF file.")
+    with open(path, "rb") as f:
+        if f.read(4) != b"GGUF":
+            raise UserError(f"{path} is no GGUF file: give one that ends in .gguf.")
     settings = {"path": str(path), "port": port, "slots": slots, "context": context, "threads": threads}
     command = [sys.executable, "-m", "trinity_mini.local_server", json.dumps(settings)]
     with tempfile.TemporaryFile() as log:

@@ -42,7 +42,7 @@ class Checker:
         except BaseException:  # Ctrl-C: nobody shall read its late reply
             _end(process)
             raise
-        if not reply:
+        if not reply.endswith("\n"):  # it died, perhaps in the middle of a word
             _end(process)
             return None
         with self.lock:

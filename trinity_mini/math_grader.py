@@ -6,6 +6,7 @@ needs algebra goes to math-verify (`math_checker`).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -14,6 +15,7 @@ from .math_checker import CHECKER
 from .math_text import TEXT, clean, final_answers, number, plain, without_unit, words
 
 LONGEST = 400  # characters of an answer; the longest gold answer of MATH-500 has some 140
+MOST_DIGITS = 100_000  # of a power of whole numbers
 Equal = Callable[[str, str], bool | None]
 
 
@@ -22,19 +24,50 @@ def grade_math(gold: str, answer: str | None) -> bool | None:
 
     Order counts in tuples and intervals, not in lists and sets; units may be left out, but not be wrong ones;
     10%, 10 and 0.1 are the same where the gold answer is a percentage. None: it cannot be told, because
-    math-verify cannot read the gold answer or was too slow. Raises: UserError if math-verify is not installed.
+    math-verify cannot read the gold answer or was too slow. An answer that nests deeper than `DEEPEST` or is a number
+    beyond all writing (9^{9^9}) is wrong unless it is spelt as the gold answer.
+    Raises: UserError if math-verify is not installed.
     """
-    if not clean(gold):
+    if not isinstance(gold, str) or len(gold) > LONGEST or not clean(gold):
         return None
     if answer is None:
         return False
     right: bool | None = False
     for candidate in final_answers(answer):
         if len(candidate) <= LONGEST:
-            right = same(clean(gold), clean(candidate), CHECKER.equal)
+            right = same(clean(gold), clean(candidate), _by_algebra)
         if right:
             return True
     return right
+
+
+_POWER = re.compile(r"(\d+)[\s)}]*\^[\s({]*(\d+)(?!\d|\s*\^)")  # of a tower, the topmost one
+DEEPEST = 20  # brackets within brackets
+
+
+def _by_algebra(gold: str, answer: str) -> bool | None:
+    if not (_bounded(gold) and _bounded(answer)):
+        return False if _bounded(gold) else None
+    return CHECKER.equal(gold, answer)
+
+
+def _bounded(text: str) -> bool:
+    """Whether algebra need not take for ever: braces are balanced and not deep, powers are no towers."""
+    depth = braces = 0
+    for sign in re.sub(r"\\.", "", text):
+        depth += (sign in _OPEN) - (sign in _CLOSE)
+        braces += (sign == "{") - (sign == "}")
+        if depth > DEEPEST or braces < 0:
+            return False
+    if braces:
+        return False
+    while m := _POWER.search(text):
+        digits = int(m[2]) * math.log10(max(int(m[1]), 1)) if len(m[2]) < 10 else math.inf
+        if digits > MOST_DIGITS:
+            return False
+        # a number too long to write is no exponent either, so it need only be one that is refused there
+        text = text[: m.start()] + (str(int(m[1]) ** int(m[2])) if digits < 50 else "9" * 50) + text[m.end() :]
+    return True
 
 
 _OPEN, _CLOSE = "([{", ")]}"
@@ -218,7 +251,7 @@ def _spelt_out(text: str, value: Fraction | None) -> str:
 def _in_base(digits: str, base: str) -> int | str:
     try:
         return int(plain(digits), int(base))
-    except ValueError:
+    except (ValueError, OverflowError):
         return digits
 
 

@@ -5,28 +5,42 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+LONGEST_REPLY = 8000  # characters of a reply, from its end, in which an answer is looked for
+
+
+def ending(text: str) -> str:
+    """The last `LONGEST_REPLY` characters, each run of white space as one space or line break.
+
+    After this no pattern meets long runs of space, on which many take quadratic time or worse.
+    """
+    text = re.sub(r"\s{2,}|[^\S \n]", lambda m: "\n" if len((m[0] + ".").splitlines()) > 1 else " ", text)
+    return text if len(text) <= LONGEST_REPLY else "\N{HORIZONTAL ELLIPSIS}" + text[-LONGEST_REPLY:]
+
 
 def boxed(text: str) -> list[tuple[int, int, str]]:
     r"""(start, end, content) of every outermost \boxed{...}; braces may nest, an unclosed one is none."""
-    found, end = [], 0
-    for m in re.finditer(r"\\f?boxed\s*\{|\\fbox\s*\{", text):
-        depth = 1
-        for i in range(m.end(), len(text)) if m.start() >= end else ():
-            depth += {"{": 1, "}": -1}.get(text[i], 0) if text[i - 1] != "\\" else 0
-            if depth == 0:
-                end = i + 1
-                found.append((m.start(), end, text[m.end() : i]))
-                break
+    opened: list[tuple[int, int] | None] = []  # a box's start and that of its content; None for other braces
+    closed = []
+    for m in re.finditer(r"\\f?boxed\s*\{|\\fbox\s*\{|(?<!\\)[{}]", text):
+        if m[0] != "}":
+            opened.append(m.span() if len(m[0]) > 1 else None)
+        elif opened and (box := opened.pop()):
+            closed.append((*box, m.start()))
+    found: list[tuple[int, int, str]] = []
+    for start, inside, close in sorted(closed):
+        if not found or start >= found[-1][1]:
+            found.append((start, close + 1, text[inside:close]))
     return found
 
 
 def final_answers(text: str) -> list[str]:
     r"""Readings of what a text gives as its answer, at most two: the last \boxed{}, all boxes that stand side by side;
     else what follows the last "answer is", else the last line, else the last formula in it."""
+    text = ending(text)
     if boxes := boxed(text):
         last = [boxes[-1]]
         for box in reversed(boxes[:-1]):
-            if not re.fullmatch(r"[\s$,;]*(and|or)?[\s$,;]*", text[box[1] : last[0][0]]):
+            if text[box[1] : last[0][0]].strip(" \n$,;") not in ("", "and", "or"):
                 break
             last.insert(0, box)
         inner = [(boxed(content) or [(0, 0, content)])[-1][2] for _, _, content in last]
@@ -36,8 +50,10 @@ def final_answers(text: str) -> list[str]:
     line = next((part for part in reversed(said[-1].splitlines()) if part.strip()), "").strip()
     if len(said) > 1:
         line = said[-1].strip().splitlines()[0].strip()
-    formulas = re.findall(r"\$\$?(?!\d[\d.,]*(?:\s|$))(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", line)
-    outside = re.sub(r"\$.*\$|\\\(.*\\\)|\\\[.*\\\]", "", line)
+    formulas = re.findall(
+        r"\$\$?(?!\d[\d.,]*(?:\s|$))(.+?)\$|\\\(((?:(?!\\\().)+?)\\\)|\\\[((?:(?!\\\[).)+?)\\\]", line
+    )
+    outside = _outside_formulas(line)
     if formulas and re.search(r"[A-Za-z]{3,}|\b(?:is|it|so|we)\b", outside) and not _unit(outside.strip(" .")):
         return ["".join(formulas[-1])]
     numbers = re.findall(r"(?<![\w.,^])-?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?(?![\w^])", line)
@@ -45,6 +61,18 @@ def final_answers(text: str) -> list[str]:
     if prose and len(numbers) == 1:
         return [line, numbers[0]]  # there are 5 apples; but not: it is not 5
     return [line]
+
+
+def _outside_formulas(line: str) -> str:
+    """Without what stands between the first opening and the last closing sign of each kind: $ $, \\( \\), \\[ \\]."""
+    kept, at, pairs = "", 0, [("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")]
+    while True:
+        spans = [(line.find(a, at), line.rfind(b), len(a)) for a, b in pairs]
+        spans = [(start, end, n) for start, end, n in spans if 0 <= start and start + n <= end]
+        if not spans:
+            return kept + line[at:]
+        start, end, n = min(spans)
+        kept, at = kept + line[at:start], end + n
 
 
 # ---- one notation ----
@@ -144,6 +172,8 @@ _KNOWN = {word for words in _UNITS.values() for word in words.split()} | set(_SA
 def _unit(text: str) -> str:
     """The one name of a unit as written (plural, spelt out, squared), "" if it is no unit that we know."""
     text = TEXT.sub(r"\1", text).lower().strip(" .{}")
+    if len(text) > 100:
+        return ""
     power = ""
     if m := re.fullmatch(r"(?:(sq(?:uare)?|cu(?:bic)?)\.? )?(.+?)\.?(?: (squared|cubed)|\^\{?([23])\}?)?", text):
         power = {"s": "2", "c": "3"}.get((m[1] or m[3] or "")[:1], m[4] or "")

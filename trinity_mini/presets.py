@@ -51,7 +51,7 @@ PRESETS = {
         MINI, name="local", popsize=34, generations=12, validation_per_family=10, pool="data/pools/local.toml"
     ),
     "laptop": replace(MINI, name="laptop", popsize=68, validation_per_family=25, slm="smollm2"),
-    "gpu": replace(FULL, name="gpu", matrices="released"),
+    "gpu": replace(FULL, name="gpu", matrices="released", validation_per_family=50),  # know holds 64
     "gpu-open": replace(FULL, name="gpu-open", matrices="released", pool="data/pools/open.toml", tasks=BENCHMARKS),
     "paper": replace(FULL, name="paper", matrices="released", pool="data/pools/paper.toml", tasks=BENCHMARKS),
     "paper-full-power": replace(

@@ -14,6 +14,7 @@ from fractions import Fraction
 
 from .math_text import TEXT, clean, number
 
+LONGEST = 400  # characters of a number with its unit
 RELATIVE = Fraction(1, 200)  # the widest relative difference that counts as rounding
 
 _DERIVED = """
@@ -75,6 +76,8 @@ def _symbol(text: str) -> Unit | None:
 
 def unit(text: str) -> Unit | None:
     r"""A unit as written (km/h, m s^{-1}, kilometers per hour, \text{kg m}^2), None if some part of it is unknown."""
+    if len(text) > LONGEST:
+        return None
     text = re.sub(r"\\times|\\cdot|[*·⋅]", " ", TEXT.sub(r"\1", text))
     text = text.replace("²", "^2").replace("³", "^3")
     text = re.sub(r"\\Omega", "Ω", re.sub(r"\\mu\s*", "μ", text))
@@ -119,7 +122,9 @@ _BEFORE = re.compile(
 
 
 def quantity(text: str) -> Quantity | None:
-    """A number with or without a unit; None if the text is anything else."""
+    """A number with or without a unit; None if the text is anything else, or longer than `LONGEST`."""
+    if len(text) > LONGEST:
+        return None
     text = clean(text).replace("⁻", "-").strip()
     while m := _BEFORE.match(text):
         text = text[m.end() :]

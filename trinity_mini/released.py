@@ -43,7 +43,7 @@ def load_released(path: Path, coordinator: Coordinator) -> np.ndarray:
             "the released head reads states as they are and this backbone centres them: "
             "build the backbone afresh, without `measure`."
         )
-    return from_released(_read(Path(path)), coordinator, str(path))
+    return from_released(read_vector(Path(path)), coordinator, str(path))
 
 
 def from_released(vector: np.ndarray, coordinator: Coordinator, name: str = "the vector") -> np.ndarray:
@@ -79,7 +79,7 @@ def _cut(deltas: np.ndarray, slices: dict[str, slice]) -> list[np.ndarray]:
     return np.split(deltas, np.cumsum(sizes)[:-1])
 
 
-def _read(path: Path) -> np.ndarray:
+def read_vector(path: Path) -> np.ndarray:
     """The one vector in a file, whatever its format."""
     try:
         if path.suffix == ".json":
@@ -100,7 +100,10 @@ def _read(path: Path) -> np.ndarray:
             [found] = (found[key] for key in found.keys())
         if hasattr(found, "detach"):
             found = found.detach().double().numpy()  # numpy knows no bfloat16
-        return np.asarray(found, dtype=np.float64)
+        found = np.asarray(found)
+        if found.dtype.kind not in "fiu":
+            raise TypeError(f"its values are of type {found.dtype}")
+        return found.astype(np.float64)
     except OSError as e:
         raise UserError(f"cannot read {path} ({e.strerror or e}): check the path, or fetch the file.") from None
     except UserError:

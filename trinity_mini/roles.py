@@ -38,15 +38,21 @@ PROMPTS = {
     ),
 }
 
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+# Patterns here take time in proportion to the text, whatever it is: none may scan the same spaces twice.
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _VERDICT = re.compile(r"\s*[*_`\"'(\[]*(ACCEPT|REVISE|REJECT)\b")
-_NEXT = re.compile(r"^\s*next:\s*(worker|verifier)\b", re.IGNORECASE | re.MULTILINE)
+_NEXT = re.compile(r"^[^\S\n]*next:\s*(worker|verifier)\b", re.IGNORECASE | re.MULTILINE)
 
 
 def answer_in(text: str) -> str:
     """The answer a Worker's reply gives: the last <answer> part, else the whole reply; stripped."""
-    tagged = _ANSWER.findall(text)
-    return (tagged[-1] if tagged else text).strip()
+    opened, inside = None, slice(None)
+    for tag in _TAG.finditer(text):
+        if not tag[1]:
+            opened = tag.end() if opened is None else opened
+        elif opened is not None:
+            opened, inside = None, slice(opened, tag.start())
+    return text[inside].strip()
 
 
 def accepts(text: str) -> bool:

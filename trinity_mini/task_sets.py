@@ -45,7 +45,8 @@ def _held_out(per_family: int, seed: int, families: Sequence[str] | None = None)
 def benchmark_sets(preset: Preset, root: Path | None, judges: Callable[[], Pool]) -> TaskSet:
     """The preset's benchmarks: 240 training items of each (released run), validation items that are others.
 
-    root: a folder with a folder for each benchmark, in place of the hub. judges: the pool whose first agent judges MT-Bench.
+    root: a folder with a folder for each benchmark, in place of the hub. judges: the pool whose first agent judges
+    MT-Bench.
     Raises: UserError for an unknown name, or if the files are out of reach.
     """
     from .benchmarks import grader, load

@@ -114,6 +114,18 @@ def _differing(found: Any, wanted: Any, name: str = "") -> list[str]:
     return [] if found == wanted else [f"{name} ({found}, not {wanted})"]
 
 
+def _comparable(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's config without the path of its pool file: what is in it has an identity of its own."""
+    known = isinstance(config, dict) and isinstance(config.get("preset"), dict)
+    return {**config, "preset": {k: v for k, v in config["preset"].items() if k != "pool"}} if known else config
+
+
+def check_folder(folder: Path) -> None:
+    """Raises: UserError for a folder that holds something else than a run."""
+    if not (folder / "config.json").exists() and not _empty(folder):
+        raise UserError(f"{folder} exists and is not a run folder: choose another --out folder.")
+
+
 def _empty(folder: Path) -> bool:
     """Whether there is nothing, or only what is written before a run's first line."""
     names = [f.name for f in folder.iterdir()] if folder.is_dir() else [] if not folder.exists() else ["a file"]
@@ -161,6 +173,7 @@ class TrainingRun:
 
         config, checkpoint = self.folder / "config.json", self.folder / "checkpoint.pkl"
         wanted = json.loads(json.dumps(self.config))
+        check_folder(self.folder)
         if config.exists():
             try:
                 found = json.loads(config.read_text(encoding="utf-8"))
@@ -168,12 +181,10 @@ class TrainingRun:
                 found = None
             if not isinstance(found, dict):
                 raise UserError(f"{config} is damaged: choose another --out folder.")
-            if differ := ", ".join(_differing(found, wanted)):
+            if differ := ", ".join(_differing(*map(_comparable, (found, wanted)))):
                 raise UserError(
                     f"{self.folder} holds a run with another {differ}: choose another --out or the same settings."
                 )
-        elif not _empty(self.folder):
-            raise UserError(f"{self.folder} exists and is not a run folder: choose another --out folder.")
         else:
             write_atomically(config, (json.dumps(wanted, indent=1) + "\n").encode())
         if not checkpoint.exists() and (self.folder / "theta.safetensors").exists():
@@ -181,7 +192,7 @@ class TrainingRun:
         if checkpoint.exists():
             try:
                 state = pickle.loads(checkpoint.read_bytes())
-                if differ := ", ".join(_differing(state["config"], wanted)):
+                if differ := ", ".join(_differing(*map(_comparable, (state["config"], wanted)))):
                     raise ValueError(f"it is of a run with another {differ}")
                 if not callable(state["strategy"].ask):
                     raise TypeError("no strategy")
@@ -253,7 +264,8 @@ class TrainingRun:
     def evaluate(self, thetas: np.ndarray, generation: int) -> tuple[np.ndarray, list[Episode]]:
         """Mean reward of each candidate over its episodes, and the episodes.
 
-        Raises: UserError if a candidate has no scored episode: what is lost is left out, never scored 0.
+        What is lost is left out, never scored 0; a candidate of which all was lost gets the mean of the others, which
+        neither favours nor punishes it. Raises: UserError if that were half of the candidates or more.
         """
         p, m, rules = self.preset, self.preset.episodes_per_candidate, self.preset.rules
         self.coordinator.backbone.clear_cache()  # so that a resumed run computes in the same batches
@@ -267,13 +279,15 @@ class TrainingRun:
                 plays.append(play(q, router.decide(c, draws), pool, rules, self.grade))
         episodes = run(play_all(plays))
         self.router_seconds += router.seconds
-        scores = [mean_reward(episodes[c * m : (c + 1) * m])[0] for c in range(len(thetas))]
-        if not np.isfinite(scores).all():
+        scores = np.array([mean_reward(episodes[c * m : (c + 1) * m])[0] for c in range(len(thetas))])
+        known = np.isfinite(scores)
+        odd = any(e.reward is not None and not np.isfinite(e.reward) for e in episodes)
+        if odd or known.mean() <= 0.5:
             raise UserError(
                 "all calls of a candidate were lost, or its rewards are no numbers: see to the pool, then start again "
                 "to resume."
             )
-        return np.array(scores), episodes
+        return np.where(known, scores, scores[known].mean()), episodes
 
     def validate(self, theta: np.ndarray) -> tuple[float, float] | tuple[None, None]:
         """Mean reward of one theta on the validation questions, and its standard error; None if all were lost."""

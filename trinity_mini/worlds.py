@@ -20,6 +20,7 @@ from .task_sets import TaskSet, benchmark_sets, embedded_tasks
 if TYPE_CHECKING:
     from .backbone import Backbone
     from .coordinator import Coordinator
+    from .llm_agents import PoolFile
 
 FEATURES = "features.json"  # in a run folder: centre and scale of the states of a backbone that is not the embedded one
 
@@ -64,9 +65,10 @@ def world(
     p = preset(name)
     if pool_file is not None:
         p = replace(p, pool=str(pool_file))
+    file = None if p.pool == EMBEDDED else limited_pool_file(p.pool)  # first, for it is said at once what it lacks
     tasks = embedded_tasks(p) if p.tasks == EMBEDDED else benchmark_sets(p, root, lambda: pool)
     backbone = load_slm(p.slm)
-    pool = open_pool(p.pool, folder)  # last, for it writes a file
+    pool = open_pool(file, folder)  # last, for it writes a file
     try:
         if p.slm != EMBEDDED:
             set_features(backbone, tasks, pool, Path(trained_in or folder) / FEATURES, measure=trained_in is None)
@@ -98,22 +100,25 @@ def pool_path(name: str | Path) -> Path:
     return Path(name) if Path(name).exists() else ROOT / name
 
 
-def open_pool(name: str, folder: Path) -> Pool:
-    """The embedded pool, or the LLMs of a pool file with their replies in `folder`.
-
-    Raises: UserError for a pool that costs money and has no limit.
-    """
-    if name == EMBEDDED:
+def open_pool(file: PoolFile | None, folder: Path) -> Pool:
+    """The embedded pool, or the LLMs of a pool file with their replies in `folder`."""
+    if file is None:
         return EmbeddedPool()
-    from .llm_agents import read_pool_file
     from .llm_pool import LLMPool
+
+    return LLMPool(file, folder)
+
+
+def limited_pool_file(name: str) -> PoolFile:
+    """A pool file. Raises: UserError for one that may cost money and has no limit."""
+    from .llm_agents import read_pool_file
 
     path = pool_path(name)
     file = read_pool_file(path)
     limits = file.budget.money, file.budget.tokens, file.budget.calls
     if all(limit is None for limit in limits) and any(a.price_in != 0 or a.price_out != 0 for a in file.agents):
         raise UserError(f"{path} may cost money and has no limit: add a table [budget] with money, tokens or calls.")
-    return LLMPool(file, folder)
+    return file
 
 
 def set_features(backbone: Backbone, tasks: TaskSet, pool: Pool, path: Path, measure: bool) -> None:
