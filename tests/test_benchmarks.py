@@ -128,6 +128,49 @@ def test_damaged_files_are_told_without_their_contents(folders, tmp_path):
     assert "CANARY" not in str(told.value) and told.value.__suppress_context__
 
 
+def jsonl(tmp_path, *rows):
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "\n" * 5000])
+def test_files_without_rows_are_told(tmp_path, content):
+    (tmp_path / "test.jsonl").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match="download (it|them) again"):
+        load("aime25", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"problem": None}, {"answer": None}, {"answer": {"a": 1}}, {"answer": " "}, {"answer": 0.5},
+        {"unique_id": None}, {"subject": 5}, {"problem": "x" * 300_000},
+    ],
+)  # fmt: skip
+def test_rows_of_other_types_are_refused_at_once(tmp_path, change):
+    row = {"problem": "1+1", "answer": "2", "unique_id": "u", "subject": "s"}
+    with pytest.raises(UserError, match="is not as it was"):
+        load("math500", "train", root=jsonl(tmp_path, row | change))
+
+
+ODD = {
+    "mmlu": [{"answer": -1}, {"answer": 4}, {"answer": None}, {"choices": "abcd"}, {"choices": [1, 2, 3, 4]},
+             {"choices": ["x"] * 30}, {"question": 5}, {"subject": None}],
+    "livecodebench": [{"metadata": "[" * 100_000}, {"metadata": "[1]"}, {"metadata": '{"func_name": 5}'},
+                      {"private_test_cases": None}, {"question_id": None}, {"question_content": None}],
+    "bigcodebench": [{"libs": "-" * 100_000 + "1"}, {"libs": "5"}, {"libs": "[5]"}, {"test": None}],
+    "mtbench": [{"prompt": []}, {"prompt": [1]}, {"reference": [5]}, {"prompt_id": None}],
+    "rlpr": [{"prompt": []}, {"prompt": [{"role": "user", "content": 5}]}, {"reward_model": None}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "change"), [(name, change) for name, changes in ODD.items() for change in changes])
+def test_an_odd_row_of_each_set_is_refused(name, change):
+    row = getattr(benchmark_items, name.upper())[0]
+    with pytest.raises(UserError, match="is not as it was"):
+        list(benchmarks._items(BENCHMARKS[name], "test", 0, iter([row | change])))
+
+
 # ---- the hub ------------------------------------------------------------------------------------------------
 
 PROGRAM = """
@@ -200,7 +243,13 @@ def test_a_hub_that_never_answers_costs_seconds(tmp_path, monkeypatch):
 
 def test_a_damaged_cache_is_told(tmp_path):
     path = tmp_path / "aime25-test-all-0.jsonl"
-    for content in ("", "{}\n", '{"format": 0}\n', "\xff"):
+    header = json.dumps({"format": benchmarks.FORMAT, "hub": BENCHMARKS["aime25"].hub, "revision": None}) + "\n"
+    row = {"family": "aime25", "prompt": "p", "gold": "1", "id": "i", "kind": ""}
+    path.write_text(header + json.dumps(row) + "\n", encoding="utf-8")
+    assert load("aime25", cache=tmp_path) == [Item(**row)]
+    odd = [{"family": "mmlu"}, {"prompt": 5}, {"prompt": ""}, {"gold": None}, {"gold": ["1"]}, {"id": 1}, {"more": 1}]
+    rows = ["", "[" * 100_000, "[1]", *(json.dumps(row | change) for change in odd)]
+    for content in ("", "{}\n", '{"format": 0}\n', "\xff", *(header + text for text in rows)):
         path.write_text(content, encoding="latin-1")
         with pytest.raises(UserError, match="delete it"):
             load("aime25", cache=tmp_path)
@@ -272,6 +321,22 @@ def test_graders_leave_the_event_loop_free_and_run_two_at_a_time(monkeypatch):
 
 def test_what_cannot_be_told_is_none_and_not_zero():
     assert run(grader("rlpr")(Item("rlpr", "?", "Paris", "1"), "Paris")) is None
+
+
+def test_a_grader_that_fails_ends_no_run(monkeypatch):
+    def broken(gold, answer):
+        raise errors[-1]
+
+    errors: list[Exception] = []
+    monkeypatch.setattr(benchmarks, "grade_math", broken)
+    for error in (ValueError("x"), RecursionError(), MemoryError(), KeyError("x")):
+        errors.append(error)
+        assert run(grader("aime25")(Item("aime25", "?", "1", "1"), "1")) is None
+    errors.append(UserError("install it."))
+    with pytest.raises(UserError, match="install it"):
+        run(grader("aime25")(Item("aime25", "?", "1", "1"), "1"))
+    with pytest.raises(UserError, match="unknown sandbox 'proces': choose from auto"):
+        grader("livecodebench", sandbox="proces")
 
 
 def test_mt_bench_needs_a_judge_and_takes_its_score(folders):

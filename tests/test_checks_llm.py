@@ -39,7 +39,10 @@ def test_what_is_not_done_yet_stays_so(name):
 # ---- outcomes ----------------------------------------------------------------------------------------------
 
 
-def outcome(status, reply, retry=(425, 429), late=(408,), strip=True, text_first=False, careful=True, last="failed"):
+def outcome(
+    status, reply, retry=(425, 429), late=(408,), strip=True, text_first=False, careful=True, last="failed", which=0,
+    reason_of=lambda c: c.get("finish_reason"), message_of=lambda c: c.get("message") or {}, only_stop=False,
+):  # fmt: skip
     """Right with the defaults."""
     if status is None or status in late:
         return "timed_out" if status is not None or careful else "failed"
@@ -47,14 +50,16 @@ def outcome(status, reply, retry=(425, 429), late=(408,), strip=True, text_first
         return last if status in retry or status >= 500 else "refused"
     if careful and not reply.get("choices"):
         return "empty"
-    choice = reply["choices"][0]
-    reason, text = choice["finish_reason"], choice["message"].get("content")
+    choice = reply["choices"][which]
+    reason, text = reason_of(choice), message_of(choice).get("content")
     if text_first is True and not text:
         return "empty"
     if text_first == "both" and text and text.strip():
         return "answered"
     if reason in ("content_filter", "length"):
         return "filtered" if reason == "content_filter" else "length"
+    if only_stop and reason != "stop":
+        return "empty"
     return "answered" if text and (text.strip() or not strip) else "empty"
 
 
@@ -68,7 +73,7 @@ def none_is_text(status, reply):
 
 def pauses(
     asked, u, seconds, deadline, low=0.5, width=0.5, k0=0, longest=30.0, choose=max, more=0, least=0.9, count=True,
-    before=False, clip=False, alone=False, cap=1e9,
+    before=False, clip=False, alone=False, cap=1e9, ends=False, tie=False,
 ):  # fmt: skip
     """Right with the defaults."""
     made, now = [], 0.0
@@ -77,7 +82,8 @@ def pauses(
         pause = min(longest, 0.5 * 2.0 ** (k + k0)) * (low + width * u[k])
         if asked[k] is not None:
             pause = min(cap, choose(pause, asked[k]))
-        if now + pause * (not before) >= least * deadline:
+        at = now + pause * (not before) + seconds * ends
+        if at > least * deadline or (at == least * deadline and not tie):
             return [*made, max(0.0, least * deadline - now)] if clip else made
         made.append(pause)
         now += pause
@@ -97,6 +103,13 @@ def key(request, draw, out=("api_key", "metadata"), sort=True, message=("role", 
     kept["messages"] = [[m[k] for k in message] for m in request["messages"]]
     draws = list(draw) if glue is None else glue(draw)
     return sha(json.dumps([kept, draws], sort_keys=sort))
+
+
+def without(value, names):
+    """A request without some names, at every depth."""
+    if isinstance(value, dict):
+        return {k: without(v, names) for k, v in value.items() if k not in names}
+    return value
 
 
 def whole_messages(request, draw):
@@ -173,6 +186,14 @@ WRONG = {
         (lambda s, r: outcome(s, r, text_first="both"), "a filter has left"),
         (lambda s, r: outcome(s, r) if outcome(s, r) != "filtered" else "empty", "before you look at the text"),
         (lambda s, r: outcome(s, r) if outcome(s, r) != "length" else "answered", "was cut off"),
+        (lambda s, r: outcome(s, r, which=-1), "look at the FIRST"),
+        (lambda s, r: outcome(s, r, reason_of=lambda c: c["finish_reason"]), "finish_reason. may be missing"),
+        (lambda s, r: outcome(s, r, reason_of=lambda c: c.get("finish_reason", "").lower()), "reason. may be None"),
+        (lambda s, r: outcome(s, r, message_of=lambda c: c["message"]), "message. may be missing"),
+        (lambda s, r: outcome(s, r, message_of=lambda c: c.get("message", {})), "message. may be None"),
+        (lambda s, r: outcome(s, r, only_stop=True), "may be missing|other finish_reason"),
+        (lambda s, r: outcome(s, r, only_stop=True, reason_of=lambda c: c.get("finish_reason") or "stop"),
+         "other finish_reason"),
         (lambda s, r: outcome(s, r, retry=()), "`later`, not `never`"),
         (lambda s, r: outcome(s, r, late=()), "server's own time-out"),
         (lambda s, r: outcome(s, r, retry=(429,)), "too early"),
@@ -197,9 +218,11 @@ WRONG = {
         (lambda *a: pauses(*a, least=1.0), "a tenth"),
         (lambda *a: pauses(*a, before=True), "BEGIN"),
         (lambda *a: pauses(*a, alone=True), "add up"),
+        (lambda *a: pauses(*a, ends=True), "may END later"),
+        (lambda *a: pauses(*a, tie=True), "exactly AT"),
         (lambda *a: pauses(*a, clip=True), "not shortened"),
         (lambda *a: pauses(*a)[0], "list"),
-        (lambda *a: np.array(pauses(*a)), "list"),
+        (lambda *a: np.array(pauses(*a)), "return a list of numbers"),
         (lambda *a: pauses(*a) or None, "one attempt"),
     ],
     "cache_key": [
@@ -211,6 +234,9 @@ WRONG = {
         (lambda r, d: key(r, d, message=("role",)), "another content"),
         (lambda r, d: key(r, d, message=("content",)), "role of a message"),
         (any_order, "order of the messages"),
+        (lambda r, d: key(json.loads(json.dumps(r).lower()), d), "capital letters count"),
+        (lambda r, d: key(without(r, ("metadata",)), d), "metadata go at the top level"),
+        (lambda r, d: key(without(r, ("api_key",)), d), "api_key goes at the top level"),
         (lambda r, d: key(r, d, out=("api_key", "metadata", "temperature")), "temperature is missing"),
         (lambda r, d: key(r, d, out=("api_key", "metadata", "max_tokens")), "max_tokens is missing"),
         (lambda r, d: key(r, d, only=("model", "temperature", "max_tokens", "extra_body")), "EVERY other entry"),
@@ -242,6 +268,7 @@ WRONG = {
         (lambda x, p: cost(x, p) if x else None, "without a turn"),
         (lambda x, p: cost(x, p, unknown=0), "never 0"),
         (last_decides, "ONE unknown turn"),
+        (lambda x, p: cost([(a, u) for a, u in x if u or p[a] is None or any(p[a])], p), "even of a free agent"),
     ],
     "total_interval": [
         (lambda x, n, v: interval(x, n, v, total=False), "one episode"),
@@ -252,6 +279,7 @@ WRONG = {
         (lambda x, n, v: interval(x, n, v, one=1), "ONE episode"),
         (lambda x, n, v: interval(x, n, v, own=0), "own episodes vary"),
         (lambda x, n, v: interval(x, n, v, clip=False), "never below 0"),
+        (lambda x, n, v: np.array(interval(x, n, v)), "a tuple of three numbers"),
         (lambda x, n, v: interval(x, n, v)[1:], "length 2"),
         (lambda x, n, v: None, "return"),
     ],

@@ -8,6 +8,7 @@ import importlib.util
 import json
 import pickle
 import re
+import time
 import zlib
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +19,8 @@ import pytest
 from trinity_mini import code_grader
 from trinity_mini.code_grader import cases, code_in, grade_code, same_output, same_value
 from trinity_mini.episode import run
-from trinity_mini.graders import grade_number, grade_option, judge, letters_in, score_in
+from trinity_mini.graders import grade_math, grade_number, grade_option, judge, letters_in, score_in
+from trinity_mini.math_text import boxed, final_answers
 from trinity_mini.pool import Reply
 from trinity_mini.quantities import quantity, unit
 
@@ -347,6 +349,9 @@ def fenced(code: str, language: str = "python") -> str:
         ("  ```python\n  x\n  ```", "  x\n"),
         ("````python\nx = 1  # ```\n```\ny = 2\n````", "x = 1  # ```\n```\ny = 2\n"),
         ("", ""),
+        ("````\nx", "x"),
+        ("```py", "```py"),
+        ("```py\nx\n~~~\n```\n~~~\ny", "x\n~~~\n"),
     ],
 )
 def test_the_program_in_a_reply(text, code):
@@ -368,6 +373,9 @@ def test_the_program_in_a_reply(text, code):
         ("", "", True),
         ("1\n\n2", "1\n2", False),
         ("0.1", "0.1000001", False),
+        ("1 2", "sNaN 2", False),
+        ("1 2", "NaN 2", False),
+        ("1 2", "1e999999999 2", False),
     ],
 )
 def test_outputs_are_compared_line_by_line(wanted, given, same):
@@ -594,3 +602,117 @@ def test_the_judge_sees_question_reference_and_answer_and_is_the_agent_named():
     assert content.index("Why?") < content.index("Because.") < content.index("Score: 10")
     assert run(judge(Recorder(None), "Why?", "x")) is None
     assert run(judge(Recorder("I refuse."), "Why?", "x")) is None
+
+
+# ---- degenerate replies ---------------------------------------------------------------------------------------
+
+READERS = {
+    "option": lambda text: grade_option("A", text),
+    "number": lambda text: grade_number("5", text),
+    "math": lambda text: grade_math("5", text),
+    "score": score_in,
+    "program": code_in,
+    "boxes": boxed,
+    "answers": final_answers,
+    "quantity": quantity,
+    "unit": unit,
+    "output": lambda text: same_output("1 2", text),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize(
+    "unit",
+    [
+        " ",
+        "\n",
+        "the answer is ",
+        "Score ",
+        "\\boxed{",
+        "`",
+        "~~~\n",
+        "\\( is so",
+        "1",
+        "1,",
+        "A,,,",
+        "$ is ",
+        "{",
+        "* ",
+    ],
+)
+def test_a_long_reply_is_read_at_once(name, unit):
+    """A megabyte of whatever a model may repeat until its tokens are spent, also after words that begin a pattern."""
+    for head in ("", "the answer is", "Score"):
+        text = head + unit * (1_000_000 // len(unit) // (3 if head else 1)) + "x"
+        start = time.process_time()
+        assert not READERS[name](text) or name in ("program", "boxes", "answers")
+        assert time.process_time() - start < 2, head
+
+
+def test_a_list_of_letters_is_read_at_once():
+    start = time.process_time()
+    assert letters_in("so\n" + "A,,,,,," * 40 + "!x") == set()
+    assert letters_in("so\nA, (C) or D.") == {"A", "C", "D"} and letters_in("so\nA C") == set()
+    assert letters_in("\\boxed{" * 800 + "A" + "}" * 800) == {"?"}
+    assert time.process_time() - start < 1
+
+
+def test_only_the_end_of_a_long_reply_is_read():
+    assert grade_option("B", "The answer is A. " + "Hm. " * 3000 + "The answer is B.") is True
+    assert grade_option("A", "A. " * 5000) is False
+    assert grade_number("5", "Hm. " * 3000 + "\nThe answer is 5 m.") is True
+    assert grade_option("B", "the answer is" + " " * 5000 + "(B)") is True
+
+
+def test_no_reply_makes_a_grader_fail():
+    for text in (
+        "1" * 5000,
+        "x = " + "1" * 5000 + ".5 m",
+        "1" * 300,
+        "-" * 5000,
+        "5 m" + "^9 m" * 2000,
+        "\0",
+        "\ud800",
+    ):
+        assert grade_number("5", text) is False, text[:9]
+        assert grade_option("A", text) is False
+
+
+@pytest.mark.parametrize("gold", [None, 5, ["A"], {"a": "A"}, b"A", "a", "AB", ""])
+def test_an_odd_gold_answer_is_no_verdict(gold):
+    assert grade_option(gold, "A") is None
+    if not isinstance(gold, str):
+        assert grade_number(gold, "5") is None and grade_math(gold, "5") is None
+
+
+PUBLIC, ONE = json.dumps([{"input": "1", "output": "[2]"}]), json.dumps([{"input": "1", "output": "1.5"}])
+FUNCTION = {"public": PUBLIC, "private": "[]", "function": "f"}
+
+
+@pytest.mark.parametrize(
+    ("gold", "code"),
+    [
+        (FUNCTION, "print('result:' + '[' * 50000)\ndef f(x): return [2]"),
+        (FUNCTION, "def f(x): return 10 ** 5000"),
+        (FUNCTION | {"public": ONE}, "def f(x): return 10 ** 4000"),
+        (FUNCTION, "def f(x): return '\ud800'"),
+        (FUNCTION, "\0"),
+    ],
+)
+def test_no_output_makes_the_grader_of_programs_fail(gold, code):
+    pytest.importorskip("wasmtime", reason="pip install -e .[llm]")
+    assert grade_code("functional", gold, code) is False
+
+
+@pytest.mark.parametrize(
+    ("kind", "gold"),
+    [
+        ("stdin", None), ("stdin", "[]"), ("stdin", {"public": "[]"}), ("stdin", {"public": None, "private": "[]"}),
+        ("stdin", {"public": "[" * 100_000, "private": "[]"}), ("functional", FUNCTION | {"function": 5}),
+        ("functional", FUNCTION | {"function": "f()"}), ("unittest", {"test": "", "libs": 5}),
+        ("functional", FUNCTION | {"public": json.dumps([{"input": "[" * 100_000, "output": "1"}])}),
+        ("unittest", {"test": "", "libs": [5]}), ("asserts", {"test": "", "functions": ["f()"]}), ("other", {}),
+    ],
+)  # fmt: skip
+def test_odd_tests_are_no_verdict(kind, gold):
+    assert grade_code(kind, gold, "x = 1") is None

@@ -584,3 +584,39 @@ def test_the_shared_checker_is_kept(monkeypatch):
     first = math_grader.CHECKER.idle[-1].pid
     grade_math("x^2-1", "(x+1)(x-1)")
     assert math_grader.CHECKER.idle[-1].pid == first
+
+
+# ---- what algebra is spared -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["{" * 390, "(" * 390, r"\frac{1}{" * 40, r"\frac{1}{" * 30 + "1" + "}" * 30, "9^{9^{9^{9}}}", "9^9^9",
+     "9^{(9^{9})}", "10^{1000000000}", "999999999!", "9!!!", "((9!)!)!", "}{", "1" * 390],
+)  # fmt: skip
+def test_monsters_are_wrong_at_once(answer, monkeypatch):
+    checker = Checker()
+    monkeypatch.setattr(math_grader, "CHECKER", checker)
+    for gold in ("5", "(1,2)", r"\frac12", "A", "12_{8}"):
+        assert grade_math(gold, answer) is False
+    assert grade_math(answer, answer) is True  # as it is spelt
+    assert grade_math("12_{8}", "5_{" + "9" * 30 + "}") is False  # such a base overflows
+    assert len(checker.idle) <= 1 and grade_math("9^{9^{9}}", "5") is None
+    checker.close()
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [("65536", "2^{2^{2^2}}"), ("10^{60}", "(10^{10})^{6}"), (r"\frac{128}{125000}", r"\frac{2^{10}}{1000000}"),
+     ("5", "((((5))))"), ("x^8", "x^{2^{3}}"), ("120", "5!"), (r"\{1,2\}", r"\{2, 1\}")],
+)  # fmt: skip
+def test_powers_and_brackets_of_a_usual_size_are_not(gold, answer):
+    assert grade_math(gold, answer) is True
+
+
+def test_a_reply_cut_off_in_the_middle_is_no_verdict(monkeypatch):
+    checker = Checker()
+    monkeypatch.setattr(math_grader.CHECKER.__class__, "_start", lambda self: subprocess.Popen(
+        [sys.executable, "-c", "input(); print('tr', end='')"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ))  # fmt: skip
+    assert checker.equal("5", "2+3") is None and not checker.idle

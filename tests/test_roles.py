@@ -1,5 +1,7 @@
 """What counts as a verdict, an answer and a suggestion."""
 
+import time
+
 import pytest
 
 from trinity_mini.roles import PROMPTS, Role, accepts, answer_in, suggested_role
@@ -79,3 +81,25 @@ def test_the_last_tagged_answer_counts_else_the_whole_reply(text, answer):
 )
 def test_a_suggestion_is_a_line_of_its_own(text, role):
     assert suggested_role(text) == role
+
+
+@pytest.mark.parametrize(
+    "text, answer",
+    [
+        ("<answer>1<answer>2</answer>", "1<answer>2"),
+        ("</answer><answer>1</answer></answer>", "1"),
+        ("<answer>1</answer><answer>2", "1"),
+        ("<answer>1</ANSWER> <Answer>2</answer> </answer>", "2"),
+    ],
+)
+def test_odd_tags_are_read_from_the_left(text, answer):
+    assert answer_in(text) == answer
+
+
+@pytest.mark.parametrize("reader", [answer_in, accepts, suggested_role])
+@pytest.mark.parametrize("unit", ["<answer>", "</answer>", "\n", " ", "\n next:", "'\"*_`"])
+def test_a_long_reply_is_read_at_once(reader, unit):
+    text = unit * (1_000_000 // len(unit)) + "x"
+    start = time.process_time()
+    reader(text)
+    assert time.process_time() - start < 2

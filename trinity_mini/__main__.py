@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--preset", default="mini", help="see trinity_mini/presets.py (default mini)")
     c.add_argument("--seed", type=seed, default=1)
     c.add_argument("--out", type=Path, help="run folder (default runs/PRESET-SEED)")
-    c.add_argument("--episodes", type=positive, help="budget in training episodes instead of the preset's generations")
+    c.add_argument("--episodes", type=positive, help="budget in training episodes, rounded to generations")
     c.add_argument("--figures", type=Path, help="where figures are written (default: the run folder)")
     c.add_argument("--per-family", type=most, default=200, help="test questions of each family (default 200)")
     c.add_argument("--no-evaluate", action="store_true", help="train only")
@@ -108,7 +108,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--pool", type=Path, metavar="FILE", help="a pool file (see data/pools) instead of the preset's")
 
     c = add("estimate", "Play a few pilot episodes, then say what a whole training would cost, with an interval.")
-    c.add_argument("--preset", default="local")
+    c.add_argument("--preset", default="mini", help="of the planned training (default mini)")
     c.add_argument("--pilot", type=whole(5, 10_000), default=20, help="pilot episodes (default 20)")
     c.add_argument("--episodes", type=positive, help="of the planned run (default: the preset's, validation counted)")
     c.add_argument("--seed", type=seed, default=1)

@@ -50,12 +50,25 @@ def _cases(rng: np.random.Generator) -> list[tuple[str, int | None, dict[str, An
     blank = str(rng.choice([" ", "\n", "\t \n"]))
     no_content: dict[str, Any] = _reply(None, "stop", more)
     del no_content["choices"][0]["message"]["content"]
+
+    def choice(**entries: Any) -> dict[str, Any]:
+        return {"choices": [{"index": 0, **entries}], **more}
+
+    said = {"role": "assistant", "content": text}
+    two = _reply(text, "stop", more)
+    two["choices"] += _reply(None, "content_filter", more)["choices"]
     return [
         ("answered", 200, _reply(text, "stop", more), "status 200 and a text: it is answered."),
         ("answered", 200, _reply(f" {text}\n", "stop", more), "blanks around a text do no harm."),
+        ("answered", 200, two, "of several choices look at the FIRST."),
+        ("answered", 200, choice(message=said), "`finish_reason` may be missing: choice.get('finish_reason')."),
+        ("answered", 200, choice(message=said, finish_reason=None), "`finish_reason` may be None: the text decides."),
+        ("answered", 200, _reply(text, "tool_calls", more), "with any other finish_reason the text decides."),
         ("timed_out", None, {}, "status None: nothing whole has arrived in time."),
         ("empty", 200, {"choices": [], **more}, "`choices` may be an empty list: look before you take its first."),
         ("empty", 200, {**more}, "`choices` may be missing: reply.get('choices')."),
+        ("empty", 200, choice(finish_reason="stop"), "`message` may be missing: choice.get('message') or {}."),
+        ("empty", 200, choice(message=None, finish_reason="stop"), "`message` may be None: use `or {}`."),
         ("empty", 200, _reply(None, "stop", more), "the content may be None: that is no text."),
         ("empty", 200, no_content, "`content` may be missing: message.get('content')."),
         ("empty", 200, _reply("", "stop", more), "an empty string is no text."),
@@ -103,7 +116,8 @@ def _pauses(
     }[ask]  # fmt: skip
     begin = np.cumsum(wait + seconds)
     limit, at = {
-        "begin": ((1 - LEAST) * deadline, begin), "whole": (deadline, begin), "never": (np.inf, begin),
+        "begin": ((1 - LEAST) * deadline, begin), "end": ((1 - LEAST) * deadline, begin + seconds),
+        "whole": (deadline, begin), "never": (np.inf, begin),
         "no seconds": ((1 - LEAST) * deadline, np.cumsum(wait)), "before": ((1 - LEAST) * deadline, begin - wait),
         "one": ((1 - LEAST) * deadline, wait + seconds),
     }[cut]  # fmt: skip
@@ -132,6 +146,7 @@ _CUT_MISTAKES: dict[str, dict[str, Any]] = {
     "attempts take time, too: `seconds` each.": {"cut": "no seconds"},
     "a tenth of the deadline must be left when a retry begins: compare with 0.9 * deadline.": {"cut": "whole"},
     "compare the time at which the retry would BEGIN, this pause included.": {"cut": "before"},
+    "a retry has to begin before 0.9 * deadline; it may END later.": {"cut": "end"},
     "the deadline is for the whole call: add up attempts and pauses.": {"cut": "one"},
     "a pause is not shortened: if the retry would begin too late, give up at once.": {"clip": True},
 }
@@ -148,7 +163,14 @@ def check_pauses(fn: Callable) -> None:
             given = [None if np.isnan(a) else float(a) for a in asked], u.tolist()
             found = called(fn, list(given[0]), list(given[1]), seconds, deadline, what="pauses")
             otherwise = "pause k is the longer of retry_after[k] and min(30, 0.5 * 2**k) * (0.5 + 0.5 * u[k])."
+            wrong = {"return a list of numbers.": wanted, **wrong}  # an array of the right ones
             same(found, wanted, "pauses(...)", recognised(found, wrong, otherwise))
+    for seconds, deadline, wanted, hint in (
+        (1.0, 5.0, [0.5, 1.0], "a retry has to begin before 0.9 * deadline; it may END later."),
+        (1.5, 5.0, [0.5], "a retry that would begin exactly AT 0.9 * deadline does not begin before it: use >=."),
+    ):
+        found = called(fn, [None] * 4, [1.0] * 4, seconds, deadline, what="pauses")
+        same(found, wanted, f"pauses([None] * 4, [1.0] * 4, {seconds}, {deadline})", hint)
     if (found := called(fn, [None], [0.5], 1.0, 60.0, what="pauses")) != []:
         raise Wrong(f"pauses(...) of one attempt is {found!r}, and [] is wanted. Hint: one attempt has no retry.")
     passed("pauses", 2 * ROUNDS)
@@ -208,10 +230,9 @@ def _pairs(rng: np.random.Generator) -> list[tuple[bool, Request, tuple, Request
     def told(*texts: str) -> Request:
         return {**a, "messages": [{"role": "user", "content": text} for text in texts]}
 
-    extra = copy.deepcopy(a)
+    w, extra = _words(rng), copy.deepcopy(a)
     for i, m in enumerate(extra["messages"]):
         m |= {"id": _words(rng), "created": i}
-    w = _words(rng)
     quoted = [told(f'{w}", "{w}'), told(w, w)], [told(f"{w}\nuser: {w}"), told(w, w)], [told(w + w, w), told(w, w + w)]
     return [
         (True, a, draw, copy.deepcopy(a), draw, "the same request gives the same key each time."),
@@ -223,11 +244,14 @@ def _pairs(rng: np.random.Generator) -> list[tuple[bool, Request, tuple, Request
         (False, a, draw, {**a, "model": a["model"] + "2"}, draw, "another model gives another reply."),
         (False, a, draw, changed("messages", 1, "content", to=_words(rng, 7)), draw, "another content, another reply."),
         (False, a, draw, changed("messages", 1, "role", to="assistant"), draw, "the role of a message is missing."),
+        (False, told(w), draw, told(w.upper()), draw, "capital letters count: keep each text as it is."),
         (False, a, draw, {**a, "messages": a["messages"][::-1]}, draw, "the order of the messages matters."),
         (False, a, draw, {**a, "temperature": a["temperature"] + 0.5}, draw, "the temperature is missing."),
         (False, a, draw, {**a, "max_tokens": a["max_tokens"] + 1}, draw, "max_tokens is missing."),
         (False, a, draw, {**a, _words(rng): 1}, draw, "EVERY other entry is a parameter and may decide."),
         (False, a, draw, changed("extra_body", "template", "thinking", to=False), draw, "extra_body's entries, too."),
+        (False, a, draw, changed("extra_body", "metadata", to=w), draw, "metadata go at the top level only."),
+        (False, a, draw, changed("extra_body", "api_key", to=w), draw, "api_key goes at the top level only."),
         (False, a, draw, a, (draw[0], draw[1] + 1), "the draw is missing: a fresh sample is a call of its own."),
         (False, a, draw, a, draw[::-1], "the order of the draw's numbers counts."),
         (False, a, (), a, (0,), "no draw is not draw (0,)."),
@@ -318,6 +342,7 @@ def check_transcript_cost(fn: Callable) -> None:
             same(ask(case, table), _money(case, table), f"transcript_cost of {len(case)} turns", hint, 1e-9)
         for case, table, hint in (
             ([*turns, ("ada", {})], prices, "a usage that was not reported is unknown, never 0."),
+            ([("dee", {})], free, "without a usage nothing is known, even of a free agent."),
             ([("ada", {}), *turns], prices, "ONE unknown turn makes the sum unknown, wherever it stands."),
             ([*turns, ("eli", usage())], {**prices, "eli": None}, "a price that is None is unknown, never 0."),
         ):
@@ -375,6 +400,7 @@ def check_total_interval(fn: Callable) -> None:
                 total, max(0.0, total - q * episodes * sd), total + q * episodes * sd
             ),
             "the run's own episodes vary, too: 1 / n + 1 / episodes.": interval(q, sd, one=0.0),
+            "return a tuple of three numbers, total, low, high.": (total, max(0.0, low), high),  # not an array
             "the lower end is never below 0: nobody pays you.": (total, low, high),
         }  # fmt: skip
         hint = recognised(found, mistakes, "episodes * (mean ± t * sd * sqrt(1 / n + 1 / episodes)).")

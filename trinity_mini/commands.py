@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-from collections.abc import Sequence
+import shlex
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +64,12 @@ def train(args: argparse.Namespace) -> list[Row]:
             training.preset = replace(w.preset, generations=max(1, round(args.episodes / per_generation)))
             training.config["preset"] = training.preset.record()
         try:
-            rows = _train(training)
+            with contextlib.nullcontext() if embedded else telling(w.pool):
+                rows = _train(training)
         finally:
             if not embedded:
-                print(f"What was asked and what it cost: python -m trinity_mini pool ledger {folder}")
+                cost = f"python -m trinity_mini pool ledger {shlex.quote(str(folder))}"
+                print(f"What was asked and what it cost: {cost}")
         if args.no_evaluate:
             return rows
         table, episodes = _measure(w, [folder / "theta.safetensors"], args.per_family, 11)
@@ -74,6 +79,24 @@ def train(args: argparse.Namespace) -> list[Row]:
             for path in plots.training_figures(figures, training.log, w.pool, episodes):
                 print(f"wrote {path}")
         return rows + _rows(table)
+
+
+@contextlib.contextmanager
+def telling(pool, every: float = 30.0) -> Iterator[None]:
+    """Say every so many seconds how far slow calls are: a generation of them may take long."""
+    done = threading.Event()
+
+    def tell() -> None:
+        while not done.wait(every):
+            print(f"  ... {pool.progress}", flush=True)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _train(training) -> list[Row]:

@@ -124,7 +124,10 @@ _SCORE = re.compile(r"^[ *_]*Score\s?[*_]*\s?:\s?[*_]*\s?(\d{1,2}(?:\.\d{1,2})?)
 
 
 def score_in(text: str) -> float | None:
-    """The score of a judge's reply, 1 to 10; None if no line gives one, or lines give different ones."""
+    """The score of a judge's reply, 1 to 10; None if no line gives one, or lines give different ones.
+
+    Only the last `math_text.LONGEST_REPLY` characters are read.
+    """
     scores = {float(s) for s in _SCORE.findall(ending(text))}
     score = scores.pop() if len(scores) == 1 else 0.0
     return score if 1 <= score <= 10 else None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .files import ROOT, UserError
+
+if TYPE_CHECKING:
+    from .llm_agents import Agent
 
 Row = dict[str, Any]
 
@@ -31,7 +35,10 @@ def estimate(args: argparse.Namespace) -> list[Row]:
             f"{lost} of {len(pilot)} pilot episodes were lost: see `pool check`, or play more with --pilot."
         )
     table = llm_estimate.estimate(pilot, args.episodes or planned, names, max_turns=w.preset.rules.max_turns)
+    print(f"preset {args.preset}, pool {w.preset.pool}")
     print(llm_estimate.as_text(table))
+    if (folder / "replies.sqlite").exists():
+        print(_time(folder / "replies.sqlite", table, w.pool.agents))
     print(
         f"The evaluation after a training comes on top: {len(names)} single calls and two coordinators for each "
         "question; --per-family says how many, --no-evaluate leaves it out."
@@ -43,6 +50,20 @@ def estimate(args: argparse.Namespace) -> list[Row]:
         for r in table.to_dict("records")
         for name, unit in units.items()
     ]
+
+
+def _time(path: Path, table: Any, agents: Sequence[Agent]) -> str:
+    """How long the calls take at least, by the agent that takes longest."""
+    from .ledger import ledger
+
+    seconds = ledger(path).groupby("agent")["seconds"].max()  # the slowest role's median
+    calls = table.set_index("agent")["calls"]
+    hours = {a.name: calls[a.name] * seconds.get(a.name, 0.0) / a.concurrency / 3600 for a in agents}
+    slowest = max(agents, key=lambda a: hours[a.name])
+    return (
+        f"Time for the calls: about {hours[slowest.name]:.2g} hours; longest for {slowest.name}, "
+        f"{slowest.concurrency} at a time, {seconds.get(slowest.name, 0.0):.2g} s each."
+    )
 
 
 def replies_folder(command: str, args: argparse.Namespace) -> Path:

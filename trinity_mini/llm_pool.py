@@ -108,6 +108,11 @@ class LLMPool:
         """The same pool, whose replies are samples of their own for each index, e.g. (generation, episode)."""
         return Draw(self, tuple(int(i) for i in index))
 
+    @property
+    def progress(self) -> str:
+        """How far the calls are, for somebody who waits."""
+        return f"{self._finished} calls ended, {self._out} requests out, {len(self._lost)} calls lost"
+
     def forget_lost(self) -> int:
         """Forget which calls were lost, so that they are asked again; how many there were."""
         return self.cache.forget_lost()

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,11 @@ def start(
     with open(path, "rb") as f:
         if f.read(4) != b"GGUF":
             raise UserError(f"{path} is no GGUF file: give one that ends in .gguf.")
+    if port:
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            raise UserError(f"port {port} is in use: choose another port.") from None
     settings = {"path": str(path), "port": port, "slots": slots, "context": context, "threads": threads}
     command = [sys.executable, "-m", "trinity_mini.local_server", json.dumps(settings)]
     with tempfile.TemporaryFile() as log:

@@ -42,7 +42,7 @@ def grade_math(gold: str, answer: str | None) -> bool | None:
 
 
 _POWER = re.compile(r"(\d+)[\s)}]*\^[\s({]*(\d+)(?!\d|\s*\^)")  # of a tower, the topmost one
-DEEPEST = 20  # brackets within brackets
+DEEPEST = 12  # brackets within brackets
 
 
 def _by_algebra(gold: str, answer: str) -> bool | None:
@@ -59,7 +59,7 @@ def _bounded(text: str) -> bool:
         braces += (sign == "{") - (sign == "}")
         if depth > DEEPEST or braces < 0:
             return False
-    if braces:
+    if braces or re.search(r"\d{5}\s*!|![\s)}]*!", text):  # and no factorials of factorials
         return False
     while m := _POWER.search(text):
         digits = int(m[2]) * math.log10(max(int(m[1]), 1)) if len(m[2]) < 10 else math.inf

@@ -81,7 +81,8 @@ def _encode(value: Any, parts: list[bytes]) -> None:
             if isinstance(value, kind):
                 _items(letter, list(kind.__iter__(value)), parts)
                 return
-        raise Foreign(f"a {type(value).__name__}, which is no plain data")
+        name = type(value).__name__
+        raise Foreign(f"a{'n' if name[0] in 'AEIOUaeiou' else ''} {name}, which is no plain data")
 
 
 def _atom(letter: bytes, body: bytes, parts: list[bytes]) -> None:
