@@ -14,7 +14,7 @@ from dataclasses import replace
 import benchmark_items
 import pytest
 
-from trinity_mini import benchmarks
+from trinity_mini import benchmarks, hub
 from trinity_mini.benchmark_tasks import BENCHMARKS, TRAINED_ON, TRANSFER, Item, shuffled
 from trinity_mini.benchmarks import grader, load
 from trinity_mini.episode import run
@@ -235,7 +235,7 @@ def test_a_hub_that_never_answers_costs_seconds(tmp_path, monkeypatch):
         raise TimeoutError
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(benchmarks.socket, "create_connection", silent)
+    monkeypatch.setattr(hub.socket, "create_connection", silent)
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "https://hub.invalid")
     with pytest.raises(UserError, match="does not answer"):
         load("aime25", cache=tmp_path)

@@ -206,7 +206,7 @@ def bench_states(quick: bool = False, model: str | None = None, device: str | No
         else:
             dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
             backbone, sizes = Backbone.from_hub(name, place, dtype), (8, 1, 20) if quick else (34, 16, 400)
-        rows += _measured(f"{name}, made small" if quick else name, backbone, *sizes, repeats)
+        rows += _measured(name, backbone, *sizes, repeats)
         del backbone
     return rows
 

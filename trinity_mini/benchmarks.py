@@ -10,10 +10,6 @@ import asyncio
 import hashlib
 import heapq
 import json
-import os
-import socket
-import urllib.parse
-import urllib.request
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -23,12 +19,12 @@ from typing import Any, get_args
 from .benchmark_tasks import BENCHMARKS, Benchmark, Item, Source, fits, in_test
 from .files import ROOT, UserError, write_atomically
 from .graders import grade_code, grade_math, grade_number, grade_option, judge
+from .hub import need_hub
 from .pool import Pool
 from .sandbox import Kind
 
 CACHE = ROOT / "runs" / "benchmarks"
 FORMAT = 1  # of the cache: raise it when a row becomes another question than before
-PATIENCE = 3.0  # seconds for the hub to answer at all
 
 Grade = Callable[[Item, str | None], Awaitable[float | None]]
 
@@ -140,7 +136,7 @@ def _local_rows(benchmark: Benchmark, split: str, root: Path) -> Iterator[Mappin
 
 def _hub_rows(benchmark: Benchmark, split: str) -> Iterator[Mapping[str, Any]]:
     source: Source = benchmark.sources[split]
-    _need_hub(benchmark)
+    need_hub(benchmark.hub, _remedy(benchmark))
     from datasets import load_dataset
 
     try:
@@ -158,27 +154,9 @@ def _hub_rows(benchmark: Benchmark, split: str) -> Iterator[Mapping[str, Any]]:
 
 def _remedy(benchmark: Benchmark) -> str:
     return (
-        f"run `hf download {benchmark.hub} --repo-type dataset --local-dir FOLDER` where there is a network and give "
-        f"root=FOLDER"
+        f"run `hf download {benchmark.hub} --repo-type dataset --local-dir FOLDER/{benchmark.name}` where there is "
+        "a network and give --root FOLDER (in Python, root=FOLDER with the name)"
     )
-
-
-def _need_hub(benchmark: Benchmark) -> None:
-    """Raises: UserError, at once or in seconds, if there is no way to the hub; `datasets` would try for long."""
-    for switch in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
-        if os.environ.get(switch, "").upper() in ("1", "ON", "YES", "TRUE"):
-            raise UserError(f"{switch} is set, so {benchmark.hub} is out of reach: unset it, or {_remedy(benchmark)}.")
-    from huggingface_hub.constants import ENDPOINT
-
-    hub = urllib.parse.urlsplit(ENDPOINT)
-    proxy = urllib.request.getproxies().get(hub.scheme)
-    if proxy and not urllib.request.proxy_bypass(hub.hostname or ""):
-        hub = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
-    try:
-        port = hub.port or (80 if hub.scheme == "http" else 443)
-        socket.create_connection((hub.hostname or "", port), timeout=PATIENCE).close()
-    except (OSError, ValueError):
-        raise UserError(f"the hub does not answer, so {benchmark.hub} is out of reach: {_remedy(benchmark)}.") from None
 
 
 # ---- grading --------------------------------------------------------------------------------------------
