@@ -34,15 +34,18 @@ def skill_table():
     return show(pd.read_csv(DATA / "tiny_pool" / "skills.csv"))
 
 
-def bench_lines():
-    return as_lines(json.loads((DATA / "runs" / "bench.json").read_text(encoding="utf-8")))
+def bench_lines(name="bench"):
+    return as_lines(json.loads((DATA / "runs" / f"{name}.json").read_text(encoding="utf-8")))
 
 
 def claims_lines():
     return as_text(claims())
 
 
-TABLES = {"evaluation": evaluation_table, "skills": skill_table, "bench": bench_lines, "claims": claims_lines}
+TABLES = {
+    "evaluation": evaluation_table, "skills": skill_table, "claims": claims_lines, "bench": bench_lines,
+    "states": lambda: bench_lines("bench_states"),
+}  # fmt: skip
 
 
 def lines(text):
