@@ -179,7 +179,16 @@ def test_ctrl_c_waits_for_what_is_paid_and_twice_leaves_at_once(tmp_path, times)
     with Server(lambda body, n: "wait 3" if times == 1 else "hang") as server:
         pool.write_text("".join(POOL.format(i=i, base=server.base) for i in range(2)), encoding="utf-8")
         command = ["train", "--preset", "quick", "--pool", str(pool), "--out", str(out), "--no-evaluate"]
-        child = subprocess.Popen([sys.executable, "-m", "trinity_mini", *command], stderr=subprocess.PIPE, text=True)
+
+        def default():  # a shell ignores SIGINT for what it starts in the background
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        child = subprocess.Popen(
+            [sys.executable, "-m", "trinity_mini", *command], stderr=subprocess.PIPE, text=True, preexec_fn=default
+        )
+        timer = threading.Timer(150, child.kill)  # whatever happens, nobody waits for ever
+        timer.daemon = True
+        timer.start()
         end = time.monotonic() + 120
         while server.out < 10 and child.poll() is None and time.monotonic() < end:
             time.sleep(0.01)

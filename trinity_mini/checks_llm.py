@@ -304,28 +304,33 @@ def check_transcript_cost(fn: Callable) -> None:
     """Exercise 11.4: transcript_cost(turns, prices) -> money or None, against sums of fractions."""
     rng = np.random.default_rng()
 
-    def usage() -> dict[str, int]:
-        return {"prompt_tokens": int(rng.integers(500, 5000)), "completion_tokens": int(rng.integers(10, 400))}
+    def usage() -> dict[str, int]:  # at prices of 1 to 5 and 6 to 20 the prompt always costs more than the reply
+        return {"prompt_tokens": int(rng.integers(2000, 5000)), "completion_tokens": int(rng.integers(10, 90))}
 
     def ask(turns: list, prices: dict) -> Any:
         return called(fn, copy.deepcopy(turns), dict(prices), what="transcript_cost")
 
     for _ in range(ROUNDS):
-        prices: dict[str, Any] = {n: (float(rng.uniform(1, 5)), float(rng.uniform(6, 20))) for n in ("ada", "bo", "cy")}
-        turns = [(str(n), usage()) for n in rng.permutation(["ada", "bo", "cy", "ada"])]
+        while True:  # until no two mistakes give nearly the same
+            names = ("ada", "bo", "cy")
+            prices: dict[str, Any] = {n: (float(rng.uniform(1, 5)), float(rng.uniform(6, 20))) for n in names}
+            turns = [(str(n), usage()) for n in rng.permutation(["ada", "bo", "cy", "ada"])]
+            only = {n: [(a, {**u, n: 0}) for a, u in turns] for n in ("prompt_tokens", "completion_tokens")}
+            mistakes = {
+                "prices are for a MILLION tokens.": _money(turns, prices, 1),
+                "prices are for a million tokens, not for a thousand.": _money(turns, prices, 1000),
+                "the first price is for the prompt, the second for the reply.": _money(
+                    turns, {n: p[::-1] for n, p in prices.items()}
+                ),
+                "the prompt costs, too, in every turn again.": _money(only["prompt_tokens"], prices),
+                "the reply costs, too.": _money(only["completion_tokens"], prices),
+                "each turn has its own agent's price.": _money([(turns[0][0], u) for _, u in turns], prices),
+                "this is one turn: add them all up.": _money(turns[-1:], prices),
+            }
+            costs = [float(m) for m in (*mistakes.values(), _money(turns, prices))]
+            if np.diff(np.log(np.sort(costs))).min() > 0.01:
+                break
         found = ask(turns, prices)
-        only = {n: [(a, {**u, n: 0}) for a, u in turns] for n in ("prompt_tokens", "completion_tokens")}
-        mistakes = {
-            "prices are for a MILLION tokens.": _money(turns, prices, 1),
-            "prices are for a million tokens, not for a thousand.": _money(turns, prices, 1000),
-            "the first price is for the prompt, the second for the reply.": _money(
-                turns, {n: p[::-1] for n, p in prices.items()}
-            ),
-            "the prompt costs, too, in every turn again.": _money(only["prompt_tokens"], prices),
-            "the reply costs, too.": _money(only["completion_tokens"], prices),
-            "each turn has its own agent's price.": _money([(turns[0][0], u) for _, u in turns], prices),
-            "this is one turn: add them all up.": _money(turns[-1:], prices),
-        }
         hint = recognised(found, mistakes, "tokens times price, over a million, added up over the turns.")
         same(found, _money(turns, prices), "transcript_cost(...)", hint, 1e-9)
 
@@ -358,8 +363,11 @@ def check_total_interval(fn: Callable) -> None:
     rng = np.random.default_rng()
     for i in range(ROUNDS):
         wide = i % 2 == 1  # so wide that the lower end would be below 0
-        n, episodes = int(rng.integers(5, 9)), int(rng.integers(60, 100))  # never n (n - 1), where two mistakes agree
-        level = float(rng.choice([0.8, 0.9, 0.95]))
+        while True:
+            n, episodes = int(rng.integers(5, 9)), int(rng.integers(60, 100))
+            level = float(rng.choice([0.8, 0.9, 0.95]))
+            if all(_apart(n, episodes, x) for x in (level, 0.999)):
+                break
         spread = rng.normal(size=n)
         spread = (spread - spread.mean()) / spread.std(ddof=1)
         spread = np.abs(spread + 1) ** 3 if wide else spread
@@ -404,3 +412,12 @@ def check_total_interval(fn: Callable) -> None:
         hint = recognised(found, mistakes, "episodes * (mean ± t * sd * sqrt(1 / n + 1 / episodes)).")
         same(found, (total, max(0.0, low), high), "total_interval(...)", hint, 1e-7)
     passed("total_interval", ROUNDS)
+
+
+def _apart(n: int, episodes: int, level: float) -> bool:
+    """Whether the half-widths of all mistakes of exercise 11.5 differ by half a per cent or more."""
+    both = (1 + level) / 2
+    q, whole = t.ppf(both, n - 1), (1 / n + 1 / episodes) ** 0.5
+    widths = [norm.ppf(both) * whole, t.ppf(both, n) * whole, t.ppf(level, n - 1) * whole, q * n**-0.5, q * whole, q]
+    widths.append(q * whole * (1 - 1 / n) ** 0.5)
+    return bool(np.diff(np.log(np.sort(widths))).min() > 0.005)
