@@ -183,7 +183,7 @@ WRONG = {
 @pytest.mark.parametrize(("name", "wrong", "says"), [(n, f, says) for n, cases in WRONG.items() for f, says in cases])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_wrong_answer_gets_its_message(name, wrong, says):
-    for _ in range(20 if name != "chance_level" else 3):  # it is slow, and its messages need no luck
+    for _ in range(20 if name != "chance_level" else 5):
         with pytest.raises(Wrong, match=f"(?s){says}"):
             getattr(checks_roles, f"check_{name}")(wrong)
 

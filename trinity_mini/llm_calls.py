@@ -22,7 +22,7 @@ from .roles import PROMPTS, Role
 
 CHARACTERS_A_TOKEN = 16  # a reply longer than max_tokens times this is cut: no tokenizer's mean comes near it
 LONGEST = 1_000_000  # characters, where no max_tokens is set
-GRACE = 0.5  # seconds for a cancelled request to leave
+GRACE = 0.5  # seconds for a cancelled request to leave, within its time
 MOST_TOKENS = 10**9  # a usage beyond is no usage
 # HTTP errors after which nothing is paid. Not 408, 499, 502, 504, 52x: the model may have answered a gateway that left.
 FREE = {*range(400, 500), 500, 501, 503, 529} - {408, 499}
@@ -200,12 +200,13 @@ async def _outcome(agent, messages, parameters, seconds, price, base) -> Outcome
         key = agent.key() or ("none" if base else None)
         task = asyncio.ensure_future(_ask(agent.model, messages, parameters, seconds, base, key))
         try:
-            done, _ = await asyncio.wait([task], timeout=seconds)
+            done, _ = await asyncio.wait([task], timeout=seconds - min(GRACE, seconds / 10))
         finally:
             if not task.done():
                 task.cancel()
         if not done:
-            await asyncio.wait([task], timeout=GRACE)  # its socket is closed; not waited for if it does not leave
+            # Its socket is closed; it is not waited for if it does not leave.
+            await asyncio.wait([task], timeout=min(GRACE, seconds / 10))
             return Outcome("timed_out", error=f"no whole reply in {seconds:.1f} s", retryable=True)
         if task.cancelled():  # from within; not ours, which would have left the wait
             return Outcome("failed", error="litellm cancelled the request", retryable=True)

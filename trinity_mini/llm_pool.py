@@ -26,6 +26,7 @@ from .pool import Message, Reply
 from .roles import Role
 
 TINY = "tiny/"  # the embedded agents' provider
+LAG = 0.02  # share of a deadline that a busy machine may need to come round to it
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a retry: doubled each time, then drawn from half to all of it
 LEAST = 0.1  # of the deadline must be left for a retry
 ENOUGH = 20  # finished calls before the share of lost ones is judged
@@ -242,6 +243,7 @@ class LLMPool:
             self._go_on()
             call.out = True  # until its outcome is on disk and its bound given back
             self._out += 1
+            now = self._loop.time()  # the deadline counts from before the writing
             if (request := await self._on_disk(self.cache.send, *row)) is not None:
                 break
             self._back(call)
@@ -250,11 +252,10 @@ class LLMPool:
                 self._stop(f"the next request might exceed {limit}: raise it in the pool file, start again to resume.")
                 self._go_on()
             await asyncio.sleep(0.05)
-        now = self._loop.time()
-        end = min(end, now + agent.deadline)
+        end, now = min(end, now + agent.deadline), self._loop.time()
         base = agent.bases[(call.server + attempt) % len(agent.bases)]
         others = len(agent.bases) > 1 and attempt + 1 < agent.attempts  # leave time to ask one of them
-        seconds = max(0.01, (end - now) / (2 if others else 1))
+        seconds = max(0.01, (end - now) / (2 if others else 1) - LAG * agent.deadline)
         return request, await llm_calls.request(agent, call.messages, parameters, seconds, price, base), end
 
     async def _keep(self, request: int, outcome: llm_calls.Outcome, final: bool) -> None:
