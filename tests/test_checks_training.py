@@ -50,28 +50,6 @@ def paired_difference(a, b):
     return d.mean(), stats.sem(d), len(d)
 
 
-@pytest.mark.parametrize("fn", [mean_and_error, fair_draw, one_generation, generations_within, paired_difference])
-def test_the_solution_passes(fn, capsys):
-    check = getattr(c, f"check_{fn.__name__}")
-    for _ in range(10):  # fresh inputs each time
-        check(fn)
-    assert capsys.readouterr().out == f"[OK] {fn.__name__} agrees on 20 random inputs\n" * 10
-
-
-@pytest.mark.parametrize(
-    "name", ["mean_and_error", "fair_draw", "one_generation", "generations_within", "paired_difference"]
-)
-def test_not_done_yet_is_not_wrong(name):
-    def stub(*args):
-        raise NotImplementedError
-
-    with pytest.raises(NotImplementedError):
-        getattr(c, f"check_{name}")(stub)
-    assert "None: is the `return` missing?" in refused(getattr(c, f"check_{name}"), lambda *a: None) or name in (
-        "fair_draw", "one_generation",
-    )  # fmt: skip
-
-
 def test_the_solution_takes_lists_and_numpy_numbers():
     c.check_one_generation(lambda strategy, score: one_generation(strategy, score).tolist())
     c.check_mean_and_error(lambda r: [np.float32(x) for x in mean_and_error(r)])

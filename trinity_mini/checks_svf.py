@@ -96,7 +96,7 @@ def check_layout(fn: Callable) -> None:
     """Exercise 4.3: layout(weights) -> (n, {name: (start, stop)}, set of inert names), against numpy's SVD."""
     rng = np.random.default_rng()
     for i in range(ROUNDS):
-        weights = {f"matrix {k}": torch.randn(*(int(x) for x in rng.integers(2, 9, 2))) for k in range(4)}
+        weights = {f"matrix {k}": torch.from_numpy(rng.normal(size=rng.integers(2, 9, 2))) for k in range(4)}
         names = list(weights)
         tied = i % 2 == 0
         weights["head"] = weights[names[1]] if tied else weights[names[1]].clone()  # equal, and not the same
