@@ -70,6 +70,7 @@ class Server:
         self.bodies, self.headers = [], []
         self.answered = []  # digests of bodies whose whole reply was handed to the network
         self.out = self.most_out = self.gone = 0  # requests out now, at most, and left by the client
+        self.connections = 0
         started = threading.Event()
         self.loop = asyncio.new_event_loop()
 
@@ -105,6 +106,7 @@ class Server:
         self.close()
 
     async def connection(self, reader, writer):
+        self.connections += 1
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")

@@ -183,6 +183,15 @@ def test_as_many_requests_are_out_as_the_agent_allows(pool, server):
     assert server.most_out == 5 and server.count == 40
 
 
+def test_connections_are_kept(pool, server):
+    """A new one for each request would cost a handshake each time."""
+    before = server.connections
+    p = pool(concurrency=5)
+    run(replies(p, [f"ok|{i}" for i in range(40)]))
+    run(replies(p, [f"once 500|{i}" for i in range(5)]))
+    assert server.count == 50 and server.connections - before <= 5
+
+
 def test_many_event_loops_one_after_the_other_and_at_once(pool, server):
     p = pool()
     for i in range(20):

@@ -188,7 +188,17 @@ def test_check_estimate_train_ledger(tmp_path, small, capsys, monkeypatch):
     assert ledger["cost", "all"] == 0 and ledger["calls", "all"] > 40
     assert called("pool", "forget-lost", run_folder) == 0
     assert "0 lost calls" in capsys.readouterr().out
-    assert called("evaluate", run_folder, "--preset", "small", "--per-family", 1, "--out", tmp_path / "judged") == 0
+    args = ["evaluate", run_folder, "--per-family", 1, "--out", tmp_path / "judged", "--json", tmp_path / "rows"]
+    assert called(*args) == 0  # the preset is known from the run
+    own = tmp_path / "own.toml"
+    own.write_text((ROOT / "data/pools/tiny.toml").read_text(encoding="utf-8"), encoding="utf-8")
+    assert called("train", "--preset", "small", "--pool", own, "--out", tmp_path / "2", "--no-evaluate") == 0
+    assert worlds.recorded(tmp_path / "2" / "theta.safetensors") == ("small", own)
+    assert worlds.recorded(run_folder / "theta.safetensors") == ("small", None)
+    assert called("ask", "capital peru", "--checkpoint", tmp_path / "2" / "theta.safetensors") == 0
+    own.unlink()
+    assert called("evaluate", tmp_path / "2") == 2 and "own.toml" in capsys.readouterr().err
+    assert worlds.recorded(ROOT / "data/coordinator/theta.safetensors") == ("mini", None)
 
 
 @pytest.mark.parametrize(

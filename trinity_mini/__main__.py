@@ -92,7 +92,7 @@ def parser() -> argparse.ArgumentParser:
 
     c = add("evaluate", "Measure trained coordinators and all baselines on held-out questions.")
     c.add_argument("checkpoints", nargs="*", type=Path, help="run folders or theta.safetensors files (default shipped)")
-    c.add_argument("--preset", default="mini")
+    c.add_argument("--preset", help="default: that of the first run, and its pool file")
     c.add_argument("--family", action="append", metavar="NAME", help="only these families, also -hard ones")
     c.add_argument("--per-family", type=most, default=200, help="test questions of each family (default 200)")
     c.add_argument("--seed", type=seed, default=11, help="of the questions and the draws")
@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
     c = add("ask", "Play one question aloud: who was chosen with what probability, and what was said.")
     c.add_argument("question", help="for example 'capital peru' or '(3*6-3)%%7'")
     c.add_argument("--checkpoint", type=Path, help="theta.safetensors (default the shipped one)")
-    c.add_argument("--preset", default="mini")
+    c.add_argument("--preset", help="default: that of the checkpoint's run, and its pool file")
     c.add_argument("--seed", type=seed, default=0, help="of the draws")
     c.add_argument("--pool", type=Path, metavar="FILE", help="a pool file (see data/pools) instead of the preset's")
 

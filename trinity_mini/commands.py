@@ -159,10 +159,13 @@ def _measure(w: World, checkpoints: Sequence[Path], per_family: int, seed: int, 
 
 def evaluate(args: argparse.Namespace) -> list[Row]:
     from .llm_commands import replies_folder
-    from .worlds import world
+    from .worlds import recorded, world
 
     given = args.checkpoints or [DATA / "coordinator"]
     checkpoints = [path / "theta.safetensors" if path.is_dir() else path for path in given]
+    if args.preset is None:
+        args.preset, pool = recorded(checkpoints[0])
+        args.pool = args.pool or pool
     folder = args.out or replies_folder("evaluate", args)
     with world(args.preset, folder, args.pool, args.root, trained_in=checkpoints[0].parent) as w:
         table, _ = _measure(w, checkpoints, args.per_family, args.seed, args.family, args.transfer)
@@ -188,7 +191,7 @@ def ask(args: argparse.Namespace) -> list[Row]:
     from .pool import EmbeddedPool
     from .tasks import recognise
     from .training import play_policy
-    from .worlds import world
+    from .worlds import recorded, world
 
     text = args.question.strip()
     if not text:
@@ -196,6 +199,9 @@ def ask(args: argparse.Namespace) -> list[Row]:
     if not text.isprintable():
         raise UserError("the question holds a character that cannot be printed: type it on one line without it.")
     checkpoint = args.checkpoint or DATA / "coordinator" / "theta.safetensors"
+    if args.preset is None:
+        args.preset, pool = recorded(checkpoint)
+        args.pool = args.pool or pool
     with world(args.preset, replies_folder("ask", args), args.pool, trained_in=checkpoint.parent) as w:
         if isinstance(w.pool, EmbeddedPool) and len(text) > 120:
             raise UserError(f"the question has {len(text)} characters: shorten it to 120, the models are tiny.")

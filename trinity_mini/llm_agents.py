@@ -6,7 +6,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -179,11 +179,22 @@ def read_pool_file(path: Path) -> PoolFile:
             raise UserError("write the limits under [budget].")
         _known(budget, {f.name for f in fields(Budget)}, "[budget]")
         pool_file = PoolFile(tuple(_agent(a, i) for i, a in enumerate(agents)), Budget(**budget))
-        for agent in pool_file.agents:
-            agent.key()
+        _keys(pool_file.agents)
     except UserError as e:
         raise UserError(f"{path}: {_redacted(str(e))}") from None
     return pool_file
+
+
+def _keys(agents: Sequence[Agent]) -> None:
+    """UserError that names each key that is not set."""
+    missing = []
+    for agent in agents:
+        try:
+            agent.key()
+        except UserError as e:
+            missing.append(str(e).rstrip("."))
+    if missing:
+        raise UserError("; ".join(missing) + ".")
 
 
 def _agent(table: dict[str, Any], i: int) -> Agent:

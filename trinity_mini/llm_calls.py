@@ -198,7 +198,7 @@ async def _outcome(agent, messages, parameters, seconds, price, base) -> Outcome
     try:
         # Without a key of its own, an address gets none: not what litellm finds in the environment.
         key = agent.key() or ("none" if base else None)
-        task = asyncio.ensure_future(_ask(agent.model, messages, parameters, seconds, base, key))
+        task = asyncio.ensure_future(_ask(agent, messages, parameters, base, key))
         try:
             done, _ = await asyncio.wait([task], timeout=seconds - min(GRACE, seconds / 10))
         finally:
@@ -215,19 +215,19 @@ async def _outcome(agent, messages, parameters, seconds, price, base) -> Outcome
         return failure(e)
 
 
-async def _ask(model, messages, parameters, seconds, base, key) -> Any:
+async def _ask(agent, messages, parameters, base, key) -> Any:
     litellm = load()
-    if model.startswith("tiny/"):
+    if agent.model.startswith("tiny/"):
         from .tiny_provider import register
 
         register()
     return await litellm.acompletion(
         **parameters,
-        model=model,
+        model=agent.model,
         messages=[{"role": m["role"], "content": m["content"]} for m in messages],
         api_base=base,
         api_key=key,
-        timeout=seconds + 1,  # ours comes first
+        timeout=agent.deadline + 1,  # ours comes first; the same for all, since litellm makes a client for each value
         num_retries=0,
         max_retries=0,
     )

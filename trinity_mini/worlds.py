@@ -13,7 +13,7 @@ import numpy as np
 from .episode import Transcript, fixed, play, play_all, run
 from .files import DATA, ROOT, UserError, write_atomically
 from .pool import EmbeddedPool, Pool
-from .presets import EMBEDDED, Preset, preset
+from .presets import EMBEDDED, PRESETS, Preset, preset
 from .roles import Role
 from .task_sets import TaskSet, benchmark_sets, embedded_tasks
 
@@ -77,6 +77,18 @@ def world(
         if hasattr(pool, "close"):
             pool.close()
         raise
+
+
+def recorded(checkpoint: Path) -> tuple[str, Path | None]:
+    """The preset and the pool file of the training that a checkpoint comes from, "mini" if it names none."""
+    from .coordinator import read_checkpoint
+
+    extra = read_checkpoint(checkpoint)[1]["extra"]
+    known = extra.get("preset") if isinstance(extra, dict) else None
+    name, pool = (known.get("name"), known.get("pool")) if isinstance(known, dict) else (None, None)
+    if name not in PRESETS:
+        return "mini", None
+    return name, Path(pool) if pool and pool != PRESETS[name].pool else None
 
 
 def load_slm(name: str) -> Backbone:
