@@ -5,7 +5,10 @@ import inspect
 import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 from lesson import definitions
 
 import trinity_mini
@@ -63,10 +66,20 @@ def test_what_is_not_done_yet_stays_so(exercises):
                 check(unfinished)
 
 
-def test_nothing_returned_is_wrong(exercises):
-    for _, check, _ in exercises:
-        with pytest.raises(Wrong):
-            check(lambda *arguments: None)
+ODD = [
+    None, 3.5, float("nan"), float("inf"), True, 10**400, "x", b"x", (), (1, 2, 3), [[1], [2, 3]], {}, {1: None}, {2},
+    object(), print, np.zeros(2), np.zeros((2, 2)), np.zeros(0), np.array("x"), np.array([None, 1]), np.float32(1),
+    np.array(["nan", "1"]), torch.zeros(2), torch.zeros(0, 3), torch.zeros(2, requires_grad=True),
+    pd.DataFrame({"a": [1]}), pd.Series([1.0]),
+]  # fmt: skip
+
+
+def test_whatever_is_returned_the_answer_is_a_sentence(exercises):
+    for name, check, _ in exercises:
+        for odd in ODD:
+            with pytest.raises(Wrong) as caught:
+                check(lambda *arguments, odd=odd: odd)
+            assert 10 < len(str(caught.value)) < 700, (name, odd)
 
 
 def test_no_checker_was_left_out():

@@ -112,7 +112,7 @@ def _bare(x: Any) -> Any:
     """Numbers as an array of floats, whatever held them; anything else as it is."""
     try:
         return _array(x).astype(float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return x
 
 

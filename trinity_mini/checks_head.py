@@ -21,7 +21,8 @@ def check_policy_table(fn: Callable) -> None:
         z = rng.normal(0, 2, n + 3) + (1000 if i == ROUNDS - 1 else 0)
         wanted = special.softmax(np.add.outer(z[:n], z[n:]))
         found = called(fn, z.copy(), n, what="policy_table")
-        if isinstance(found, np.ndarray) and not np.isfinite(found).all() and i == ROUNDS - 1:
+        numbers = isinstance(found, np.ndarray) and found.dtype.kind == "f"
+        if i == ROUNDS - 1 and numbers and not np.isfinite(found).all():
             raise Wrong(
                 "policy_table(z) is not finite for logits near 1000. "
                 "Hint: exp overflows; a softmax stays the same if the largest logit is subtracted first."

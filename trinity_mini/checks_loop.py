@@ -186,7 +186,8 @@ def check_harmless(fn: Callable) -> None:
         once = re.sub(r"ACCEPT|REVISE|[.#]", "", text)
         in_turn = functools.reduce(lambda left, each: left.replace(each, ""), ("ACCEPT", "REVISE", ".", "#"), text)
         mistakes = {
-            "one pass is not enough: what is left may close up to a new word.": in_turn if found == in_turn else once,
+            "one pass is not enough: what is left may close up to a new word.": once,
+            "one word after the other is not enough: what is left may close up to a new word.": in_turn,
             "capital words only: accept and Revise stay.": _reduced(text.replace("accept", "").replace("Revise", "")),
             "the marks . and # have to go too.": text.replace("ACCEPT", "").replace("REVISE", ""),
             "take nothing else away, neither spaces nor other letters.": wanted.replace(" ", ""),
