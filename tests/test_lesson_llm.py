@@ -11,7 +11,7 @@ from lesson import NOTEBOOKS, definitions
 from llm_server import Server as FailingServer
 from test_notebooks import is_checked, output_text
 
-from trinity_mini import checks_llm, llm_calls
+from trinity_mini import checks_llm, llm_calls, llm_prices
 from trinity_mini.episode import Episode, Transcript, Turn, run
 from trinity_mini.ledger import ledger
 from trinity_mini.llm_agents import Agent, Budget, PoolFile
@@ -126,7 +126,7 @@ def test_the_bill_is_the_ledgers(lesson, tmp_path):
         cache = ReplyCache(tmp_path / f"{i}.sqlite")
         for k, (agent, usage) in enumerate(turns):
             sent = cache.send(f"call {k}", "{}", agent, "worker", 0, None, 100, Budget())
-            cost = llm_calls.cost_of(usage, prices[agent])
+            cost = llm_prices.cost_of(usage, prices[agent])
             cache.came(sent, Outcome("answered", "text", usage, cost), True)
         cache.close()
         theirs = ledger(tmp_path / f"{i}.sqlite").cost.iloc[-1]

@@ -7,7 +7,7 @@ from email.utils import formatdate
 import pytest
 from llm_server import Server, text_of
 
-from trinity_mini import llm_calls
+from trinity_mini import llm_calls, llm_prices
 from trinity_mini.llm_agents import Agent
 from trinity_mini.llm_calls import Outcome
 from trinity_mini.roles import PROMPTS, Role
@@ -169,23 +169,44 @@ def test_retry_after_is_read_in_its_three_forms():
 def test_prices_are_the_agents_or_litellms_table():
     import litellm
 
-    assert llm_calls.prices(Agent("a", "openai/m", price_in=0.0, price_out=0.0)) == (0, 0)
-    assert llm_calls.prices(Agent("a", "openai/nobody-knows-it")) is None
-    price = llm_calls.prices(Agent("a", "gpt-4o-mini"))
+    assert llm_prices.prices(Agent("a", "openai/m", price_in=0.0, price_out=0.0)) == (0, 0)
+    assert llm_prices.prices(Agent("a", "openai/nobody-knows-it")) is None
+    price = llm_prices.prices(Agent("a", "gpt-4o-mini"))
     wanted = sum(litellm.cost_per_token("gpt-4o-mini", prompt_tokens=1234, completion_tokens=567))
-    assert llm_calls.cost_of({"prompt_tokens": 1234, "completion_tokens": 567}, price) == pytest.approx(wanted)
-    assert llm_calls.prices(Agent("a", "gpt-4o-mini", parameters={"service_tier": "priority"})) is None
-    assert llm_calls.prices(Agent("a", "gpt-4o-mini", roles={Role.WORKER: {"web_search_options": {}}})) is None
-    assert llm_calls.prices(Agent("a", "perplexity/sonar")) is None  # a fee for each search
-    assert llm_calls.prices(Agent("a", "perplexity/sonar", price_in=1.0, price_out=2.0)) == (1, 2)
+    assert llm_prices.cost_of({"prompt_tokens": 1234, "completion_tokens": 567}, price) == pytest.approx(wanted)
+    assert llm_prices.prices(Agent("a", "gpt-4o-mini", parameters={"service_tier": "priority"})) is None
+    assert llm_prices.prices(Agent("a", "gpt-4o-mini", roles={Role.WORKER: {"web_search_options": {}}})) is None
+    assert llm_prices.prices(Agent("a", "perplexity/sonar")) is None  # a fee for each search
+    assert llm_prices.prices(Agent("a", "perplexity/sonar", price_in=1.0, price_out=2.0)) == (1, 2)
     table = litellm.model_cost
     dearer = [
         name for name, row in table.items()
         if row.get("mode") == "chat"
         and (row.get("output_cost_per_reasoning_token") or 0) > 1.01 * (row.get("output_cost_per_token") or 0)
     ]  # fmt: skip
-    assert dearer and {llm_calls.prices(Agent("a", name)) for name in dearer} == {None}
-    assert llm_calls.cost_of({}, price) is llm_calls.cost_of(USAGE, None) is None
+    assert dearer and {llm_prices.prices(Agent("a", name)) for name in dearer} == {None}
+    assert llm_prices.prices(Agent("a", "dashscope/qwen-flash")) is None  # prices in steps
+    assert llm_prices.cost_of({}, price) is llm_prices.cost_of(USAGE, None) is None
+
+
+def test_costs_are_litellms_also_of_long_prompts():
+    import litellm
+
+    llm_calls.load()
+    chat = {name: row for name, row in litellm.model_cost.items() if row.get("mode") == "chat"}
+    stepped = [name for name, row in chat.items() if any("_above_" in k for k in row)]
+    compared = 0
+    for name in [*stepped[::3], *list(chat)[::80]]:
+        price = llm_prices.prices(Agent("a", name))
+        for n, k in ((1234, 567), (150_000, 1000), (300_000, 2000), (600_000, 10)) if price is not None else ():
+            mine = llm_prices.cost_of({"prompt_tokens": n, "completion_tokens": k}, price)
+            try:
+                theirs = sum(litellm.cost_per_token(name, prompt_tokens=n, completion_tokens=k))
+            except litellm.exceptions.BadRequestError:  # a row without a provider
+                continue
+            compared += bool(price.tiers)
+            assert mine == pytest.approx(theirs) or "off_peak_pricing" in chat[name] and mine > theirs, name
+    assert compared > 150
 
 
 def test_the_bound_of_tokens_is_above_any_tokenizers(server):

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any
 
 from .llm_agents import LIMITS, SECRET, Agent, printable
+from .llm_prices import cost_of
 from .pool import Message
 from .roles import PROMPTS, Role
 
@@ -70,46 +71,6 @@ def load() -> Any:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", message="Pydantic serializer warnings", category=UserWarning)
     return litellm
-
-
-def prices(agent: Agent) -> tuple[float, float] | None:
-    """Money per million tokens (in, out): the agent's own, else litellm's local table's, else None.
-
-    The table's zeros count as unknown; for a free model give price_in = 0 and price_out = 0. So does what has further
-    prices: a fee for each request or search, dearer reasoning, a service tier, tools.
-    """
-    if agent.price_in is not None and agent.price_out is not None:
-        return agent.price_in, agent.price_out
-    try:
-        litellm = load()
-        known = dict(litellm.get_model_info(agent.model))
-        known |= litellm.model_cost.get(known.get("key"), {})  # which has more prices
-        found = float(known["input_cost_per_token"]) * 1e6, float(known["output_cost_per_token"]) * 1e6
-        further = _further_prices(agent, known)
-    except Exception:  # litellm raises many kinds for a model that it does not know
-        return None
-    return found if any(found) and not further else None
-
-
-def _further_prices(agent: Agent, known: Mapping[str, Any]) -> bool:
-    """Whether tokens in and out are not all that a request costs."""
-    asked = set(agent.parameters).union(*agent.roles.values())
-    if asked & {"service_tier", "web_search_options", "tools", "plugins"}:
-        return True
-    # Chat models list a price of searches too, which are made only where a request asks for them.
-    searches = known.get("litellm_provider") == "perplexity" or "search" in agent.model
-    if searches and known.get("search_context_cost_per_query"):
-        return True
-    fees = ("input_cost_per_request", "citation_cost_per_token", "input_cost_per_second", "output_cost_per_second")
-    if any(known.get(name) for name in fees):
-        return True
-    return (known.get("output_cost_per_reasoning_token") or 0) > known["output_cost_per_token"] * 1.000001
-
-
-def cost_of(usage: Mapping[str, int], price: tuple[float, float] | None) -> float | None:
-    if not usage or price is None:
-        return None
-    return (usage["prompt_tokens"] * price[0] + usage["completion_tokens"] * price[1]) / 1e6
 
 
 def most_tokens(messages: Sequence[Message], max_tokens: int | None) -> tuple[int, int]:
@@ -177,7 +138,7 @@ async def request(
     messages: Sequence[Message],
     parameters: Mapping[str, Any],
     seconds: float,
-    price: tuple[float, float] | None = None,
+    price: Sequence[float] | None = None,
     base: str | None = None,
 ) -> Outcome:
     """One request and what became of it; ends within `seconds` (a slow drip too) and raises only CancelledError.
@@ -233,7 +194,7 @@ async def _ask(agent, messages, parameters, base, key) -> Any:
     )
 
 
-def read(response: Any, agent: Agent, parameters: Mapping[str, Any], price: tuple[float, float] | None) -> Outcome:
+def read(response: Any, agent: Agent, parameters: Mapping[str, Any], price: Sequence[float] | None) -> Outcome:
     """The outcome of a response that arrived, whatever is missing in it."""
     usage = _usage(getattr(response, "usage", None))
     common: dict[str, Any] = {

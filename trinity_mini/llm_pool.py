@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import llm_calls
+from . import llm_calls, llm_prices
 from .files import UserError
 from .llm_agents import Agent, PoolFile
 from .llm_cache import FolderLock, Locked, ReplyCache, digest, question
@@ -70,7 +70,7 @@ class LLMPool:
         ]  # neither the key nor the address: another account or server is the same model
         self.identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
         limited = self.budget.money is not None
-        self.prices = {a.name: llm_calls.prices(a) if limited else None for a in self.agents}
+        self.prices = {a.name: llm_prices.prices(a) if limited else None for a in self.agents}
         for a in self.agents if limited or self.budget.tokens is not None else ():
             if limited and self.prices[a.name] is None:
                 raise UserError(f"agent {a.name!r}: give price_in and price_out, else budget.money cannot be held.")
@@ -236,7 +236,7 @@ class LLMPool:
         agent, parameters = call.agent, call.agent.parameters_in(call.role)
         prompt, completion = llm_calls.most_tokens(call.messages, call.agent.max_tokens(call.role))
         price = self.prices[agent.name]
-        money = (prompt * price[0] + completion * price[1]) / 1e6 if price else None
+        money = llm_prices.cost(price, prompt, completion) if price is not None else None
         asked = call.asked if attempt == 0 else None
         row = (key, asked, agent.name, call.label, attempt, money, prompt + completion, self.budget)
         while True:
@@ -293,9 +293,9 @@ class LLMPool:
         """Import litellm and look up the prices, once and outside the loop."""
         if self._ready is None:
 
-            def prepare() -> dict[str, tuple[float, float] | None]:
+            def prepare() -> dict[str, llm_prices.Price | None]:
                 llm_calls.load()
-                return {a.name: llm_calls.prices(a) for a in self.agents}
+                return {a.name: llm_prices.prices(a) for a in self.agents}
 
             async def prepared() -> None:
                 self.prices = await asyncio.to_thread(prepare)
