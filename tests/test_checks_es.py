@@ -47,6 +47,7 @@ WRONG = {
         (lambda x, v, w: x[order(v)[: len(w)]].mean(axis=0), "equally weighted"),
         (lambda x, v, w: w[::-1] @ x[order(v)[: len(w)]], "wrong way"),
         (lambda x, v, w: w @ x[last_told_first(v)[: len(w)]], "order told"),
+        (lambda x, v, w: w @ x[np.argsort(v)[: len(w)]], "order told, always"),
         (lambda x, v, w: w @ x[order(v)], "stopped.*ValueError"),
         (lambda x, v, w: w[:, None] * x[order(v)[: len(w)]], "shape"),
         (lambda x, v, w: None, "return"),

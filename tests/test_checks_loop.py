@@ -83,7 +83,7 @@ WRONG = {
         (lambda text: (parts(text) or [text])[0].strip(), "LAST"),
         (lambda text: (parts(text) or [text])[-1], "white space"),
         (lambda text: (parts(text, re.DOTALL) or [text])[-1].strip(), "capital letters"),
-        (lambda text: (parts(text, re.IGNORECASE) or [text])[-1].strip(), "several lines|even an empty"),
+        (lambda text: (parts(text, re.IGNORECASE) or [text])[-1].strip(), "several lines"),
         (lambda text: (parts(text) or [""])[-1].strip(), "whole reply is the answer"),
         (lambda text: text[text.lower().rfind("<answer>") + 8 :].split("</")[0].strip(), "whole reply|never closed"),
         (lambda text: (parts(text, pattern=r"<answer>(.*)</answer>") or [text])[-1].strip(), "nearest one"),

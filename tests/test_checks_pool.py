@@ -72,6 +72,7 @@ MISTAKES = [
     ("vote", lambda answers: by_counter(stripped(answers)), "stopped in line"),
     ("vote", lambda answers: by_counter(answers, str), "nobody wins"),
     ("vote", lambda answers: (by_counter([s for s in answers if s] or [""]) or "").strip() or None, "strip before"),
+    ("vote", lambda answers: by_counter([s.strip() for s in answers if s] or [None]), "empty answer has a vote"),
     ("vote", lambda answers: tie(answers, min), "first in the alphabet"),
     ("vote", lambda answers: tie(answers, max), "last in the alphabet"),
     ("vote", lambda answers: (by_counter([s.strip() if s else None for s in answers])), "has no vote"),

@@ -226,8 +226,8 @@ def in_step(pool, n):
 
 
 def throughput(n, out, behave, folder):
-    """Shares and seconds of n episodes, `out` calls at once: free running, and in step."""
-    seconds, shares, calls = {}, [], 0
+    """n episodes, `out` calls at once, free running and in step: seconds, shares of the slots' time that calls used."""
+    seconds, used, shares, calls = {}, {}, [], 0
     for form in ("free", "in step"):
         with ServerProcess(behave) as server:
             file = PoolFile(agents(server.base, concurrency=out // AGENTS), Budget(lost_share=1))
@@ -257,9 +257,12 @@ def throughput(n, out, behave, folder):
                     in_step(pool, n)
                 seconds[form] = time.monotonic() - start
                 done.set()
+            rows = [r for r in read_requests(pool.path) if r["role"] != "check"]
+            used[form] = sum(r["seconds"] for r in rows) / (out * seconds[form])
     return {
         "episodes": n, "calls": calls, "out": out, "in use": float(np.mean(shares)), "samples": len(shares),
         "free": seconds["free"], "in step": seconds["in step"], "ratio": seconds["in step"] / seconds["free"],
+        "capacity used, free": used["free"], "capacity used, in step": used["in step"],
     }  # fmt: skip
 
 

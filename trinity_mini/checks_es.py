@@ -38,6 +38,9 @@ def check_recombine(fn: Callable) -> None:
             "equal values must rank in the order told: np.argsort(values, kind='stable').": average(
                 sorted(range(lam), key=lambda j: (values[j], -j))
             ),
+            "equal values must rank in the order told, always: np.argsort(values, kind='stable').": average(
+                np.argsort(values).tolist()
+            ),
             "the weights run the wrong way: weights[0] belongs to the best child.": average(best[::-1]),
         }
         hint = recognised(found, mistakes, "sort by value, keep the first len(weights).")

@@ -39,7 +39,8 @@ def check_answer_of(fn: Callable) -> None:
         kind, capitals, lines = i % 5, i // 5 in (2, 3), i // 5 in (1, 3)
         first, last = _word(rng), f"{_word(rng)}\n{_word(rng)}" if lines else _word(rng)
         opening, closing = ("<ANSWER>", "</Answer>") if capitals else ("<answer>", "</answer>")
-        pair = f"{opening} {last}\n{closing}"
+        end = "\n" if lines else " "
+        pair = f"{opening} {last}{end}{closing}"
         if kind == 0:
             text, wanted = f"  {first}\n", first
         elif kind == 1:
@@ -56,7 +57,7 @@ def check_answer_of(fn: Callable) -> None:
         mistakes = {
             "the tags do not belong to the answer.": pair if kind == 1 else None,
             "several tagged parts: the LAST one counts, a model may correct itself.": first if kind == 2 else None,
-            "take off white space at both ends, with strip().": {0: text, 1: f" {last}\n", 2: f" {last}"}.get(kind),
+            "take off white space at both ends, with strip().": {0: text, 1: f" {last}{end}", 2: f" {last}"}.get(kind),
             "the first opening and the last closing tag do not belong together: .*? stops at the nearest one.": (
                 f"{first}</answer> no, wait: <answer> {last}" if kind == 2 else None
             ),

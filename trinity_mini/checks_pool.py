@@ -47,7 +47,7 @@ def check_vote(fn: Callable) -> None:
     """Exercise 1.2: vote(answers) -> the most frequent, against pandas; ties, spaces and lost replies included."""
     rng = np.random.default_rng()
     fixed = [[None] * 4, ["c", "a", "b", None, None, None], ["d", "b ", " b", "d", None], ["a", " b", "b ", "c"],
-             ["b", "d", "d", "b"]]  # fmt: skip
+             ["b", "d", "d", "b"], ["", "x", ""]]  # fmt: skip
     for i in range(ROUNDS):
         padded = ["abcd"[k].rjust(rng.integers(1, 3)).ljust(rng.integers(1, 4)) for k in rng.integers(4, size=8)]
         said = [None if rng.random() < 0.3 else s for s in padded] if i >= len(fixed) else fixed[i]
@@ -64,6 +64,8 @@ def check_vote(fn: Callable) -> None:
             raise Wrong(f"vote({said}) is {found!r}, with space around it. Hint: count and return stripped answers.")
         if wanted is None:
             continue
+        if wanted == "" and found == "x":
+            raise Wrong(f"vote({said}) is 'x', and '' is wanted. Hint: an empty answer has a vote; only None is lost.")
         tied = sorted(counts[counts == counts.max()].index)
         mistakes = {
             "' b' and 'b ' are one answer: strip before counting.": (

@@ -194,6 +194,8 @@ def check_grouped_folds(fn: Callable) -> None:
         found = called(fn, groups.copy(), k, np.random.default_rng(seed), what=what)
         if not isinstance(found, np.ndarray) or found.shape != groups.shape:
             same(found, np.zeros(len(groups), dtype=int), what, "a numpy array with one fold number for each row.")
+        if found.dtype.kind == "f" and np.array_equal(found, np.round(found)):
+            found = found.astype(int)
         if found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= k:
             raise Wrong(f"{what}: fold numbers must be whole, from 0 to {k - 1}. Hint: np.arange(m) % k.")
         for g in np.unique(groups):

@@ -99,7 +99,7 @@ def sweep_dots(sweep: pd.DataFrame) -> Figure:
             values = table[(table["method"] == name) & (table["budget"] == budget)]["mean"].sort_values()
             ax.plot(values, y + np.linspace(-0.3, 0.3, len(values)), "o", ms=4, mfc="none", color=GREY)
             ax.plot(values.iloc[-1:], [y + 0.3], "D", ms=5, color="black")
-        ax.set(title=f"{budget:,} episodes", xlabel="J, validation questions", xlim=(0, 1.04))
+        ax.set(title=f"{budget:,} episodes", xlabel="J, validation questions (diamond: best)", xlim=(0, 1.04))
         counts = table[table["budget"] == budget]["method"].value_counts()
         ax.set_yticks(range(len(names)), [f"{n} ({counts[n]})" for n in names])
         ax.grid(axis="x", alpha=0.3)
@@ -193,7 +193,8 @@ def seeds(methods: pd.DataFrame, budget: int = 32_640, names: Sequence[str] = tu
         ax.plot(values, y + np.linspace(-0.25, 0.25, len(values)), "o", ms=4, mfc="none", color=GREY)
         ax.errorbar(values.mean(), y, xerr=values.sem(), marker=LOOKS[name][2], color=LOOKS[name][0], capsize=3)
     ax.set_yticks(range(len(names)), list(reversed(names)))
-    ax.set(xlim=(-0.02, 1.04), xlabel=f"J, held-out questions, after {budget:,} episodes (a ring a seed)")
+    what = f"J, held-out questions, after {budget:,} episodes (a ring a seed, filled: mean ± se)"
+    ax.set(xlim=(-0.02, 1.04), xlabel=what)
     ax.grid(axis="x", alpha=0.3)
     return figure
 
@@ -219,7 +220,8 @@ def endings(methods: pd.DataFrame, runs: Sequence[tuple[str, int]]) -> Figure:
         ax.set_yticks(range(len(FAMILIES)), FAMILIES)
         ax.set(xlim=(0, 1), ylim=(3.5, -0.5))
         ax.set_title(f"{name}, seed {seed}", fontsize=9, loc="left")
-    axes[-1, 0].set_xlabel("share of episodes (the four commonest sequences; white: wrong, dark: right)")
+    shades = "white: wrong, grey: sometimes right, dark: right"
+    axes[-1, 0].set_xlabel(f"share of episodes (the four commonest sequences; {shades})")
     return figure
 
 

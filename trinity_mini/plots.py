@@ -68,27 +68,34 @@ def speakers(turns: pd.DataFrame, agents: Sequence[str]) -> Figure:
     families = list(dict.fromkeys(turns["family"]))
     figure = Figure(figsize=(3.1 * len(families), 3.6), layout="constrained")
     axes = figure.subplots(1, len(families), sharey=True, squeeze=False)[0]
-    last = int(turns["turn"].max())
+    last, width = int(turns["turn"].max()), 0.85 / len(agents)
+    places = [(a - (len(agents) - 1) / 2) * width for a in range(len(agents))]
+    letters = [name[0] for name in agents]
+    if len(set(letters)) < len(letters):
+        letters = [str(a + 1) for a in range(len(agents))]
     for ax, family in zip(axes, families, strict=True):
         part = turns[turns["family"] == family]
         episodes = (part["turn"] == 1).sum()
         counts = part.groupby(["turn", "agent", "role"]).size() / max(episodes, 1)
-        width = 0.85 / len(agents)
-        for a, agent in enumerate(agents):
+        for place, agent in zip(places, agents, strict=True):
             for turn in range(1, last + 1):
-                x, bottom = turn + (a - (len(agents) - 1) / 2) * width, 0.0
+                x, bottom = turn + place, 0.0
                 for role, colour in COLOURS.items():
                     height = float(counts.get((turn, agent, role), 0.0))
                     if height:
                         style = {"color": colour, "hatch": HATCHES[role], "edgecolor": "white", "lw": 0}
                         ax.bar(x, height, width * 0.95, bottom=bottom, **style)
                         bottom += height
-                if bottom > 0.15:
-                    ax.text(x, bottom + 0.01, agent, ha="center", va="bottom", fontsize=6, rotation=90)
-        ax.set(title=family, xlabel="turn", xticks=range(1, last + 1), ylim=(0, 1.12))
+        ax.set(title=family, xlabel="turn", xticks=range(1, last + 1), ylim=(0, 1.05))
+        ax.tick_params(axis="x", which="major", length=0, pad=13)
+        ax.set_xticks([t + p for t in range(1, last + 1) for p in places], letters * last, minor=True, fontsize=6)
+        ax.tick_params(axis="x", which="minor", length=2, pad=1)
+        ax.xaxis.remove_overlapping_locs = False  # the agent in the middle stands where the turn's number does
     axes[0].set_ylabel("share of episodes")
     handles = [axes[0].bar(0, 0, color=c, hatch=HATCHES[r], edgecolor="white", label=r) for r, c in COLOURS.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
+    order = ", ".join(f"{letter} = {name}" for letter, name in zip(letters, agents, strict=True))
+    title = {"title": f"at each turn, from left: {order}", "title_fontsize": 8}
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, **title)
     for ax in axes:
         ax.set_xlim(0.5, last + 0.5)
     return figure
