@@ -1,8 +1,8 @@
 """Singular-value fine-tuning: each weight matrix keeps its directions and moves only its gains.
 
 W = U diag(S) V^T becomes W' = U diag(s) V^T with s = S(1 + delta) * sum(S) / sum(S(1 + delta)).
-The last factor keeps the nuclear norm, so scaling all gains of a matrix alike changes nothing:
-one direction a matrix is neutral. Source: Transformer² (Sun et al. 2025); paper section 2.
+The last factor keeps the nuclear norm while no gain turns negative (delta > -1), so scaling all gains of a matrix alike
+changes nothing: one direction a matrix is neutral. Source: Transformer² (Sun et al. 2025); paper section 2.
 """
 
 from __future__ import annotations
