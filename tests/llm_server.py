@@ -64,7 +64,7 @@ def heavy_and_short(body, n):
 class Server:
     """Serves until closed, in a thread. `count`: requests whose body arrived; `kinds`: what was done with them."""
 
-    def __init__(self, behave=fine, text=text_of):
+    def __init__(self, behave=fine, text=text_of, port=0):
         self.behave, self.text = behave, text
         self.count, self.kinds, self.seen = 0, collections.Counter(), collections.Counter()
         self.bodies, self.headers = [], []
@@ -75,7 +75,7 @@ class Server:
         self.loop = asyncio.new_event_loop()
 
         async def main():
-            self.server = await asyncio.start_server(self.connection, "127.0.0.1", 0, limit=2**24)
+            self.server = await asyncio.start_server(self.connection, "127.0.0.1", port, limit=2**24)
             self.base = f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}/v1"
             self.ended = asyncio.Event()
             started.set()
@@ -171,6 +171,15 @@ class Server:
             headers = f"retry-after: {rest[0] if rest else 0}\r\n" if status == 429 else ""
         elif kind == "quota":
             status, said = 429, {"error": {"message": "You exceeded your quota", "code": "insufficient_quota"}}
+        elif kind == "minute":  # as Gemini says it
+            text = "You exceeded your current quota, please check your plan and billing details. Please retry in 0.4s."
+            status, said = 429, {"error": {"code": 429, "message": text, "status": "RESOURCE_EXHAUSTED"}}
+        elif kind == "credit":
+            status, said = 400, {"error": {"message": "Your credit balance is too low to access the API."}}
+        elif kind == "flagged":
+            status, said = 403, {"error": {"message": "requires moderation. Your input was flagged", "code": 403}}
+        elif kind == "thoughts":
+            said["usage"] = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 4025}
         elif kind == "no_choices":
             said["choices"] = []
         elif kind == "none":

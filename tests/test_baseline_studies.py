@@ -1,5 +1,6 @@
 """The studies of lesson 09 in their quick forms, and the comparison they rest on."""
 
+import inspect
 import json
 
 import numpy as np
@@ -8,9 +9,10 @@ import scipy.stats
 
 from trinity_mini import baseline_studies
 from trinity_mini.baseline_studies import METHODS, STUDIES, SWEEP
+from trinity_mini.baseline_tables import settings
 from trinity_mini.paired import beyond, paired
 from trinity_mini.reply_cache import CachedPool
-from trinity_mini.study import MODULES, study
+from trinity_mini.study import MODULES, frame, study
 
 KEYS = {
     "reinforce_sweep": {"budget", "episodes", "J", "validation", "states", "calls"},
@@ -55,6 +57,35 @@ def test_jobs_differ_and_seeds_are_enough():
     assert {j["method"] for j in STUDIES["methods"].jobs} == set(METHODS)
     options = [json.dumps([m, o]) for m, (_, tried) in SWEEP.items() for o in tried]
     assert len(set(options)) == len(options)
+
+
+TUNED = {n for n in METHODS if ", tuned" in n or n.startswith("SFT") and n in SWEEP}
+
+
+@pytest.mark.parametrize("name", sorted(TUNED))
+def test_what_is_called_tuned_is_what_the_sweep_chose(name):
+    base, _, budget = name.replace(", tuned", "|").partition("|")
+    table = settings(frame("reinforce_sweep"))
+    table = table[table.method == base]
+    budgets = {"for 3 K": [3_000], "for 33 K": [32_640], "": sorted(table.budget.unique())}[budget.strip()]
+    assert base in SWEEP and set(budgets) <= set(table.budget)
+    method, tried = SWEEP[base]
+    defaults = {k: p.default for k, p in inspect.signature(method).parameters.items()}
+    mine = defaults | METHODS[name].keywords
+    assert METHODS[name].func is method
+    for b in budgets:
+        found = table[table.budget == b]
+        assert len(found) == len(tried)
+        best = found.loc[found["mean"].idxmax()]
+        assert found["mean"].nlargest(2).diff().iloc[-1] < 0  # no tie
+        assert {k: mine[k] for k in tried[0]} == {k: best[k] for k in tried[0]}, f"the sweep's choice at {b}"
+
+
+def test_every_tuning_of_the_sweep_is_among_the_methods():
+    """A method has one tuning for each budget at which the sweep chose another setting."""
+    for base in SWEEP:
+        mine = {n for n in TUNED if n == base or n.startswith(f"{base}, tuned")}
+        assert mine in ({f"{base}, tuned for 3 K", f"{base}, tuned for 33 K"}, {f"{base}, tuned"}, {base}), base
 
 
 def test_nobody_wins_inside_two_standard_errors_or_without_a_t_test():

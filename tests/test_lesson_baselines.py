@@ -1,6 +1,7 @@
 """What lesson 09 builds by hand is the package's and right by other oracles; what it concludes is in the files."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from lesson import definitions
@@ -130,13 +131,20 @@ def test_who_wins_is_as_the_lesson_says(methods):
     assert set(short) == {"a"} and set(untuned) == {"b"}
     assert set(greedy.loc[:6_000]) == {"a"} and set(greedy.loc[24_000:]) == {"b"}
 
-    def against(rival):
-        return tables.contest(methods, "sep-CMA-ES, tuned for 33 K", rival).winner
+    def against(*rivals):  # tuned for 3 K, for 33 K; or one for both
+        short, long = (tables.contest(methods, f"sep-CMA-ES, tuned for {k} K", r).winner
+                       for k, r in ((3, rivals[0]), (33, rivals[-1])))  # fmt: skip
+        return pd.concat([short.loc[:6_000], long.loc[12_000:]])
 
-    for rival in ("OpenAI-ES, tuned", "random search, paper", "random search, tuned", "SFT, single step, tuned"):
-        assert set(against(rival).loc[6_000:]) == {"a"}
+    openai = against("OpenAI-ES, tuned for 3 K", "OpenAI-ES, tuned for 33 K")
+    assert set(openai.loc[:6_000]) == {"nobody"} and set(openai.loc[12_000:]) == {"a"}
+    assert set(against("random search, paper")) == {"a"}
+    for rival, first in (("random search, tuned", "nobody"), ("SFT, single step, tuned", "b")):
+        assert set(against(rival).loc[:1_500]) == {first} and set(against(rival).loc[3_000:]) == {"a"}
     ordered = against("SFT, ordered search")
     assert set(ordered.loc[:12_000]) == {"b"} and set(ordered.loc[32_640:]) == {"a"}
+    played = tables.scores(methods).query("method == 'SFT, ordered search'").episodes
+    assert played.max() < 3_000  # "used up its questions"
 
 
 def test_the_map_turns_only_where_one_decision_must_be_kept():

@@ -11,13 +11,13 @@ from lesson import NOTEBOOKS, definitions
 from llm_server import Server as FailingServer
 from test_notebooks import is_checked, output_text
 
-from trinity_mini import checks_llm, llm_calls, llm_prices
+from trinity_mini import checks_llm, llm_calls, llm_outcomes, llm_prices
 from trinity_mini.episode import Episode, Transcript, Turn, run
 from trinity_mini.ledger import ledger
 from trinity_mini.llm_agents import Agent, Budget, PoolFile
 from trinity_mini.llm_cache import ReplyCache, digest, question
-from trinity_mini.llm_calls import Outcome
 from trinity_mini.llm_estimate import estimate
+from trinity_mini.llm_outcomes import Outcome
 from trinity_mini.llm_pool import LLMPool
 from trinity_mini.pool import EmbeddedPool, Reply
 from trinity_mini.roles import Role
@@ -56,9 +56,9 @@ def test_outcomes_are_the_packages(lesson):
     for _ in range(20):
         for _, status, reply, _ in checks_llm._cases(rng):
             if status == 200:
-                theirs = llm_calls.read(as_object(reply), agent, {}, None).kind
+                theirs = llm_outcomes.read(as_object(reply), agent, {}, None).kind
             else:
-                theirs = llm_calls.failure(Timeout() if status is None else HTTPError(status)).kind
+                theirs = llm_outcomes.failure(Timeout() if status is None else HTTPError(status)).kind
             assert lesson.outcome_of(status, reply) == theirs, (status, reply)
 
 

@@ -19,6 +19,8 @@ TEXTS = [
     "<answer>1</answer> or <answer>2</answer>", "ACCEPT", "ACCEPT 22+", "**ACCEPT**", " \n[ACCEPT]", "accept",
     "ACCEPTED", "ACCEPT_", "Verdict: ACCEPT", "REVISE", "REJECT", "REVISE, never ACCEPT", "Next: worker",
     "x\nnext:VERIFIER.", "Next: workers", "What next: worker", "7r7.VACCEPT 77+", "Worker: 9", "Question: 1+1",
+    "_ACCEPT_", "__ACCEPT__ fine", "_ACCEPT_x", "ACCEPT or REVISE? REVISE, it is wrong", "ACCEPT/REVISE: REVISE",
+    "ACCEPT? No: REVISE", "**ACCEPT** OR **REVISE**", "[ACCEPT]|[REVISE]", "_ACCEPT_?", "ACCEPT orders",
     "V#>", "ACCACCEPTEPT", ": : ", "T.W.V",
 ]  # fmt: skip
 

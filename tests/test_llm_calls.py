@@ -7,9 +7,9 @@ from email.utils import formatdate
 import pytest
 from llm_server import Server, text_of
 
-from trinity_mini import llm_calls, llm_prices
+from trinity_mini import llm_calls, llm_outcomes, llm_prices
 from trinity_mini.llm_agents import Agent
-from trinity_mini.llm_calls import Outcome
+from trinity_mini.llm_outcomes import Outcome
 from trinity_mini.roles import PROMPTS, Role
 
 MESSAGES = [{"role": "system", "content": PROMPTS[Role.WORKER]}, {"role": "user", "content": "Question: 1+1"}]
@@ -76,6 +76,10 @@ OUTCOMES = {
     "403": {"kind": "refused", "free": True, "fatal": True},
     "404": {"kind": "refused", "free": True, "fatal": True},
     "quota": {"kind": "refused", "free": True, "fatal": True, "retryable": False},
+    "credit": {"kind": "refused", "free": True, "fatal": True, "retryable": False},
+    "minute": {"kind": "failed", "free": True, "fatal": False, "retryable": True, "retry_after": 0.4},
+    "flagged": {"kind": "filtered", "free": True, "fatal": False, "retryable": False},
+    "thoughts": {"kind": "answered", "usage": {"prompt_tokens": 20, "completion_tokens": 4005}},
 }
 
 
@@ -157,7 +161,7 @@ def test_nobody_listens(ask):
 
 
 def test_retry_after_is_read_in_its_three_forms():
-    read = llm_calls._retry_after
+    read = llm_outcomes._retry_after
     assert read({"retry-after": "2.5"}) == 2.5 and read({"retry-after-ms": "300"}) == 0.3
     assert 28 < read({"retry-after": formatdate(time.time() + 30, usegmt=True)}) <= 30
     assert read({"retry-after": formatdate(time.time() - 30, usegmt=True)}) == 0
@@ -239,4 +243,4 @@ def test_a_response_of_any_shape_is_read():
     """What other providers' adapters might hand over: nothing raises."""
     agent = Agent("a", "m")
     for response in (None, object(), type("R", (), {"choices": [object()], "usage": 3, "model": None})()):
-        assert isinstance(llm_calls.read(response, agent, {}, None), Outcome)
+        assert isinstance(llm_outcomes.read(response, agent, {}, None), Outcome)

@@ -138,13 +138,13 @@ def test_the_identity_changes_with_what_decides_replies_only(pool, server):
 def test_failures_are_tried_again_and_counted_exactly(pool, server):
     p = pool(concurrency=32, attempts=3)
     kinds = ["once 429", "once 500", "once reset", "once invalid_json", "once none", "once no_choices"]
-    said = run(replies(p, [*kinds, "500", "400", "filter", "length_empty", "length", "ok"]))
+    said = run(replies(p, [*kinds, "502", "400", "filter", "length_empty", "length", "ok"]))
     assert [r.lost for r in said] == [False] * 6 + [True] * 4 + [False] * 2
     assert server.count == 6 * 2 + 3 + 1 + 1 + 1 + 1 + 1
     assert [r.finish_reason for r in said[6:]] == ["failed", "refused", "filtered", "length", "length", "stop"]
     table = ledger(p.path).iloc[-1]
     assert (table["calls"], table["requests"], table["lost"], table["unanswered"]) == (12, 20, 4, 0)
-    assert run(replies(p, ["500", "ok"]))[0].lost and server.count == 20  # a lost call stays lost ...
+    assert run(replies(p, ["502", "ok"]))[0].lost and server.count == 20  # a lost call stays lost ...
     assert p.forget_lost() == 4
     assert run(replies(p, ["400", "ok"]))[0].lost and server.count == 21  # ... until it is forgotten
     assert ledger(p.path).iloc[-1]["requests"] == 21  # and what was paid for is not
@@ -272,7 +272,7 @@ def test_too_many_lost_calls_stop_the_run_and_are_asked_again(pool, server, monk
     p = pool(Budget(lost_share=0.1), concurrency=1)
     said = run(replies(p, texts))
     stopped = [r for r in said if isinstance(r, Exception)]
-    assert server.count == 20 and "3 of 20 calls were lost" in str(stopped[0]) and "refused" in str(stopped[0])
+    assert server.count == 20 and "3 of the last 20 calls were lost" in str(stopped[0]) and "refused" in str(stopped[0])
     p.close()
     monkeypatch.setattr(server, "behave", lambda body, n: "ok")  # it recovers
     again = run(replies(pool(Budget(lost_share=0.1)), texts))
@@ -326,6 +326,7 @@ def test_check_asks_each_agent_one_question(pool, server):
     p = pool(agents=[good, absent])
     for _ in range(2):
         rows = run(p.check())
+        assert [r["agent"] for r in rows] == ["good", "absent"]
         assert [(r["agent"], r["outcome"], r["model"]) for r in rows] == [
             ("good", "answered", "m"),
             ("absent", "failed", ""),

@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from trinity_mini import tiny_lm
 from trinity_mini.episode import Transcript, Turn, run
 from trinity_mini.files import UserError
 from trinity_mini.pool import MAX_REPLY, Batcher, EmbeddedPool, Reply, as_reply, tiny_prompt
@@ -288,6 +289,39 @@ def test_speak_is_greedy_decoding_one_by_one(folder, remember, global_streams_un
     assert pool.speak([]) == []
     assert pool.asked == 27 and pool.decoded == len(set(asked)) * (1 if remember else 2)
     assert bool(pool.memory) == remember
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """(rows, longest) of each batch that an agent is given."""
+    seen = []
+
+    def counted(model, prompts, *rest):
+        seen.append((len(prompts), max(map(len, prompts))))
+        return greedy(model, prompts, *rest)
+
+    monkeypatch.setattr(tiny_lm, "greedy", counted)
+    return seen
+
+
+@pytest.mark.parametrize("lengths", [[2200, 2300], [1, 4000], range(1, 900, 60)], ids=str)
+def test_long_texts_do_not_make_a_batch_grow_beyond_a_bound(folder, sizes, lengths):
+    """One plan of a talkative model among 200 short ones once took gigabytes: all were padded to it."""
+    rng = np.random.default_rng(3)
+    asked = requests(40) + [(0, "".join(rng.choice(list("abc123,"), n)) + "W") for n in lengths]
+    asked = [asked[i] for i in rng.permutation(len(asked))]
+    together = EmbeddedPool(folder, remember=False).speak(asked)
+    assert all(rows == 1 or rows * longest**2 <= tiny_lm.PAIRS for rows, longest in sizes)
+    assert max(sizes)[0] >= 10  # the short ones do share a batch
+    pool = EmbeddedPool(folder, remember=False)
+    assert [pool.speak([a])[0] for a in asked] == together
+
+
+def test_short_texts_stay_in_batches_of_256(folder, sizes):
+    """As in the recorded runs, whose prompts have at most 180 characters."""
+    asked = [(0, f"{i}".rjust(180, "a")) for i in range(600)]
+    EmbeddedPool(folder).speak(asked)
+    assert sizes == [(256, 180), (256, 180), (88, 180)]
 
 
 def test_a_reply_is_what_the_agent_speaks(folder):

@@ -26,6 +26,25 @@ def test_order_of_the_logits_is_the_released_one():
         ("`ACCEPT`", True),
         ("[ACCEPT]", True),
         ("ACCEPT, although I would REVISE the style", True),
+        ("_ACCEPT_", True),
+        ("__ACCEPT__ fine", True),
+        ("***ACCEPT*** fine", True),
+        ("**_ACCEPT_**: fine", True),
+        ("_ACCEPT: fine_", True),
+        ("ACCEPT orders of magnitude", True),
+        ("ACCEPT? No: REVISE", False),
+        ("**ACCEPT**? No", False),
+        ("_ACCEPT_? No", False),
+        ("ACCEPT/REVISE: REVISE", False),
+        ("[ACCEPT]/[REVISE]", False),
+        ("ACCEPT|REVISE", False),
+        ("ACCEPT or REVISE? REVISE, it is wrong", False),
+        ("**ACCEPT** or **REVISE**", False),
+        ("`ACCEPT`\n OR `REVISE`", False),
+        ("_ACCEPT_ED", False),
+        ("_ACCEPT_1", False),
+        ("ACCEPT__", False),
+        ("*ACCEPT_*", False),
         ("REVISE", False),
         ("**REVISE**: do not ACCEPT", False),
         ("REJECT", False),
@@ -46,6 +65,15 @@ def test_order_of_the_logits_is_the_released_one():
 )
 def test_a_verdict_must_begin_the_reply(text, accepted):
     assert accepts(text) is accepted
+
+
+def test_every_mark_may_open_and_close_a_verdict_and_a_doubt_behind_it_revises():
+    for opening, closing in zip("*_`\"'([", "*_`\"')]", strict=True):
+        for n in (1, 2, 3):
+            word = f"{opening * n}ACCEPT{closing * n}"
+            assert accepts(word) and accepts(f" {word}: it is right") and accepts(f"{word}. Or not?")
+            assert not any(accepts(word + doubt) for doubt in ("?", "/", "|", " or not", "\tor\n", " OR REVISE"))
+            assert not accepts(word.replace("ACCEPT", "REVISE")) and not accepts(word.replace("ACCEPT", "REJECT"))
 
 
 @pytest.mark.parametrize(
@@ -97,9 +125,10 @@ def test_odd_tags_are_read_from_the_left(text, answer):
 
 
 @pytest.mark.parametrize("reader", [answer_in, accepts, suggested_role])
-@pytest.mark.parametrize("unit", ["<answer>", "</answer>", "\n", " ", "\n next:", "'\"*_`"])
-def test_a_long_reply_is_read_at_once(reader, unit):
-    text = unit * (1_000_000 // len(unit)) + "x"
-    start = time.process_time()
+@pytest.mark.parametrize("start", ["", "ACCEPT", "_ACCEPT", "*ACCEPT_"])
+@pytest.mark.parametrize("unit", ["<answer>", "</answer>", "\n", " ", "\n next:", "'\"*_`", "_", "*", " or"])
+def test_a_long_reply_is_read_at_once(reader, unit, start):
+    text = start + unit * (1_000_000 // len(unit)) + "x"
+    began = time.process_time()
     reader(text)
-    assert time.process_time() - start < 2
+    assert time.process_time() - began < 2

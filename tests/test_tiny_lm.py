@@ -6,6 +6,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from trinity_mini import tiny_lm
 from trinity_mini.files import UserError
 from trinity_mini.tiny_lm import TOKENIZER, Muon, TinyConfig, TinyLM, greedy, orthogonalise, pad_left
 
@@ -148,6 +149,21 @@ def test_exact_ties_are_the_same_alone_and_together():
     model = random_model(embedding=0.0)  # every logit is 0
     prompts = random_prompts(9)
     assert greedy(model, prompts, 5, 4) == [greedy(model, [p], 5, 4)[0] for p in prompts]
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_long_prompts_are_read_in_parts_to_the_same_replies(monkeypatch, rows):
+    """However few columns a part has, and though padding fills whole parts of a row."""
+    model, prompts = random_model(), [p * k for p, k in zip(random_prompts(rows), [1, 1, 9, 2, 1, 30, 3], strict=False)]
+    wanted = greedy(model, prompts, stop=5, max_new=6)
+    masks = []
+    model.register_forward_pre_hook(lambda _, inputs: masks.append(inputs[1]))
+    longest = max(map(len, prompts))
+    for columns in (1, 7, longest - 1, longest):
+        masks.clear()
+        monkeypatch.setattr(tiny_lm, "PAIRS", rows * longest * columns)
+        assert greedy(model, prompts, stop=5, max_new=6) == wanted
+        assert all(m.numel() <= tiny_lm.PAIRS or m.shape[2] == 1 for m in masks) and len(masks) >= longest // columns
 
 
 @pytest.mark.parametrize("max_new", [0, 1, 5])

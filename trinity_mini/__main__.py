@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # Ctrl-C at any moment, the slow imports too: one line, exit code 130, no traceback
+if __name__ == "__main__":  # Ctrl-C at any moment, the slow imports too, or a scheduler's end: one line, no traceback
     import os
     import signal
     import sys
 
     STOPPED = b"\nstopped: what was finished is kept; give the same command again, and a training goes on from there.\n"
 
-    def stop(*_: object) -> None:  # files change by rename only
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    ENDS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+    def stop(number: int, _: object) -> None:  # files change by rename only
+        for end in ENDS:
+            signal.signal(end, lambda *_: os._exit(128 + number))
         try:
             pools = sys.modules.get("trinity_mini.llm_pool")
             if out := getattr(pools, "stop_asking", int)():
@@ -18,10 +21,11 @@ if __name__ == "__main__":  # Ctrl-C at any moment, the slow imports too: one li
                 getattr(pools, "wait_for_paid", int)()
             os.write(2, STOPPED)
         finally:
-            os._exit(130)
+            os._exit(128 + number)
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, stop)
+    for end in ENDS:  # not where a shell or nohup lets it be ignored
+        if signal.getsignal(end) in (signal.default_int_handler, signal.SIG_DFL):
+            signal.signal(end, stop)
 
 import argparse
 import contextlib

@@ -22,6 +22,10 @@ BUDGET = 136 * 4 * 60  # episodes, as preset mini
 TEST = 11  # seed of the held-out questions and their draws, as in `evaluate`
 MOST = 200_000  # nodes of a tree before it starts afresh: a node holds its conversation
 BY_NAME = {v.name: v for v in VARIANTS}
+# The heads whose first step size is chosen. By argmax only the order of the logits counts: no sigma0 differs from another.
+HEADS = {v.name: v for v in (Variant("head: linear"), *VARIANTS) if v.name.startswith("head: ") and not v.argmax}
+SIGMAS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+TUNING_SEEDS = (101, 102, 103)
 
 
 @functools.cache
@@ -49,11 +53,13 @@ def _train() -> list:
 
 @functools.cache
 def _tree(reads: str, max_turns: int, split: str) -> EpisodeTree:
-    """The conversations about the training questions, the held-out ones ("test") or a harder family's."""
+    """The conversations about the training questions, the held-out ones ("test", "validation") or a harder family's."""
     if split == "train":
         asked = _train()
     elif split == "test":
         asked = question_set("test", 200, TEST)
+    elif split == "validation":
+        asked = question_set("validation", 64, 0)  # all facts that the split has
     else:
         asked = question_set("test", 200, TEST, [split])
     return EpisodeTree(_backbone(reads), _pool(), asked, max_turns)
@@ -88,13 +94,22 @@ def run_ablation(job: Job) -> list[Row]:
     """One variant trained from one seed, measured on held-out questions, drawn and by argmax."""
     variant = BY_NAME[job["variant"]]
     game = _game(variant, "train")
-    *_, last = sep_cma_es(game, job["budget"], job["seed"])
+    *_, last = sep_cma_es(game, job["budget"], job["seed"], sigma0=variant.sigma0)
     row = {"selection": "as trained", "reward": last.reward, "parameters": game.n, "episodes": last.episodes}
     rows = [row | _measured(_game(variant, "test"), last.theta)]
     if not variant.argmax:
         sharp = Variant(**{**vars(variant), "argmax": True})
         rows.append(row | {"selection": "argmax"} | _measured(_game(sharp, "test"), last.theta))
     return rows
+
+
+def run_head(job: Job) -> list[Row]:
+    """A head trained from one seed with a given sigma0, measured on validation (to choose by) or test questions."""
+    variant = HEADS[job["variant"]]
+    game = _game(variant, "train")
+    *_, last = sep_cma_es(game, job["budget"], job["seed"], sigma0=job["sigma0"])
+    row = {"reward": last.reward, "parameters": game.n, "episodes": last.episodes}
+    return [row | _measured(_game(variant, job["split"]), last.theta)]
 
 
 def run_emergence(job: Job) -> list[Row]:
@@ -162,6 +177,18 @@ STUDIES = {
             ],
             [{"variant": name, "seed": 1, "budget": 136 * 4} for name in ("full", "at most 2 turns")],
             run_ablation,
+        ),
+        Study(
+            "heads",
+            "Trainings of each head with several first step sizes: seeds above 100 choose on 256 validation questions",
+            [
+                {"variant": name, "sigma0": sigma0, "seed": seed, "budget": BUDGET, "split": "validation"}
+                for seed in TUNING_SEEDS
+                for name in HEADS
+                for sigma0 in SIGMAS
+            ],
+            [{"variant": "head: sparse", "sigma0": 1.0, "seed": 1, "budget": 136 * 4, "split": "validation"}],
+            run_head,
         ),
         Study(
             "emergence",

@@ -29,7 +29,7 @@ class Variant:
 
     agents, roles: those that may be chosen, None for all; reads: "penultimate", "last" or "mean" of the tokens'
     states; entropy: fitness added per nat of the entropy of the agents used in an episode; turns_cost: fitness taken
-    per turn (paper-facts: the released run has both, the paper neither).
+    per turn (paper-facts: the released run has both, the paper neither); sigma0: first step size of the training.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Variant:
     max_turns: int = 5
     entropy: float = 0.0
     turns_cost: float = 0.0
+    sigma0: float = 2.0
 
 
 VARIANTS = [

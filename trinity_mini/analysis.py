@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,33 +10,47 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .episode import Episode
-from .roles import Role
+from .roles import Role, indented
 from .tasks import Question
 
 COLUMNS = ["episode", "family", "kind", "turn", "agent", "role", "reward"]
 
 
 def told(episode: Episode, names: Sequence[str]) -> str:
-    """An episode in words: at each turn the chosen agent and role with their probabilities, and what was said."""
-    lines = [f"Question ({episode.question.family}): {episode.question.prompt}"]
+    """An episode in words: at each turn the chosen agent and role with their probabilities, and what was said.
+
+    Texts of others are `shown`: none can pose as a line of this report, or give orders to a terminal.
+    """
+    lines = [f"Question ({episode.question.family}): {shown(episode.question.prompt)}"]
     for i, turn in enumerate(episode.turns, 1):
         chosen = ""
         if turn.decision is not None and turn.decision.agent_p:
             d = turn.decision
             chosen = f" (agent p = {d.agent_p[d.agent]:.2f}, role p = {d.role_p[d.role]:.2f})"
-        said = "(lost)" if turn.reply.lost else turn.reply.text
+        said = "(lost)" if turn.reply.lost else shown(turn.reply.text or "")
         lines.append(f"{i}. {names[turn.agent]} as {turn.role.label}{chosen}: {said}")
     if any(turn.reply.lost for turn in episode.turns):
         return "\n".join([*lines, "A call was lost, so the episode is not scored."])
     lines.append("The Verifier accepted." if episode.accepted else "Nobody accepted; the turns are used up.")
+    answer = shown(episode.answer or "")
     if episode.answer is None:
         lines.append("No Worker spoke, so there is no answer.")
     elif episode.reward is None or not episode.question.answer:
-        lines.append(f"Answer: {episode.answer} (not a question of this world: nobody can grade it)")
+        lines.append(f"Answer: {answer} (not a question of this world: nobody can grade it)")
     else:
-        right = "right" if episode.reward else f"wrong, it is {episode.question.answer}"
-        lines.append(f"Answer: {episode.answer} ({right})")
+        right = "right" if episode.reward else f"wrong, it is {shown(episode.question.answer)}"
+        lines.append(f"Answer: {answer} ({right})")
     return "\n".join(lines)
+
+
+def shown(text: str) -> str:
+    """A text for a terminal: lines indented from the second on, what cannot be printed replaced, tabs kept."""
+    text = text.replace("\r\n", "\n")
+    kept = (
+        c if c.isprintable() or c in "\n\t" or unicodedata.category(c) == "Zs" else "\N{REPLACEMENT CHARACTER}"
+        for c in text
+    )
+    return indented("".join(kept))
 
 
 def turns_frame(episodes: Sequence[Episode], names: Sequence[str]) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from .files import DATA, UserError
 from .hub import need_hub
+from .roles import indented
 from .svf import SVF
 from .templates import router_text
 from .theta_batch import EMBEDDINGS, ThetaBatch
@@ -149,13 +151,18 @@ class Backbone:
         """What this backbone reads of a conversation: a text, or one message of a chat."""
         if self.tiny:
             return router_text(transcript)
-        # Indented from the second line on, so that no text can pose as another's turn.
-        said = [(turn.role.label, (turn.reply.text or "").replace("\n", "\n  ")) for turn in transcript.turns]
-        content = "\n\n".join(f"{label}: {text}" for label, text in [("Question", transcript.question), *said])
-        return [{"role": "user", "content": content}]
+        said = [(turn.role.label, turn.reply.text or "") for turn in transcript.turns]
+        parts = [f"{label}: {indented(text)}" for label, text in [("Question", transcript.question), *said]]
+        return [{"role": "user", "content": "\n\n".join(parts)}]
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt: a text as it stands, messages through the chat template."""
+        """Token ids of a prompt: a text as it stands, messages through the chat template.
+
+        What stands for a token of its own, such as <|im_end|>, is broken by a space in the content of messages: only
+        the template writes those, so no text can end its message and begin another.
+
+        Raises: UserError if the tokenizer has no chat template, or one that refuses the messages.
+        """
         if isinstance(prompt, str):
             if self.tiny:
                 return self.tokenizer.encode(prompt)
@@ -164,9 +171,17 @@ class Backbone:
             raise ValueError("the embedded model reads rendered texts, not lists of messages.")
         if not prompt:
             return []
-        text = self.tokenizer.apply_chat_template(
-            prompt, tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
+        template = self._template()
+        plain = [{**message, "content": self._broken(message["content"])} for message in prompt]
+        try:
+            text = self.tokenizer.apply_chat_template(
+                plain, chat_template=template, tokenize=False, add_generation_prompt=True, enable_thinking=False
+            )
+        except Exception as e:  # a template is a program, and may raise anything
+            raise UserError(
+                f"the chat template of {self._tokenizer_name()} refuses a message of a user ({type(e).__name__}: {e}): "
+                "choose another chat model."
+            ) from None
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
     @cached_property
@@ -183,11 +198,40 @@ class Backbone:
         return {
             "kind": "chat",
             "turns": "indented",
-            "template": digest(self.tokenizer.chat_template or ""),
+            "template": digest(self._template()),
             "thinking": False,
             "tokenizer": digest(rules),
             "position": -2,
         }
+
+    def _template(self) -> str:
+        """The chat template: the default one where there are several. Raises: UserError if there is none."""
+        found = self.tokenizer.chat_template
+        found = found.get("default") if isinstance(found, dict) else found
+        if not isinstance(found, str) or not found:
+            raise UserError(
+                f"the tokenizer {self._tokenizer_name()} has no chat template: choose a chat model (often its name "
+                "ends in -Instruct)."
+            )
+        return found
+
+    def _tokenizer_name(self) -> str:
+        return str(getattr(self.tokenizer, "name_or_path", "") or type(self.tokenizer).__name__)
+
+    def _broken(self, text: str) -> str:
+        """A text without the strings of the tokenizer's added tokens: a space goes behind their first character."""
+        if self._added is None:
+            return text
+        while (left := self._added.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)) != text:  # it may make another one
+            text = left
+        return text
+
+    @cached_property
+    def _added(self) -> re.Pattern[str] | None:
+        """Finds the strings of added tokens; one character, or white space, is nothing to break."""
+        strings = {s.strip() for s in self.tokenizer.added_tokens_encoder}
+        longest_first = sorted((s for s in strings if len(s) > 1), key=lambda s: (-len(s), s))
+        return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     @property
     def weights_hash(self) -> str:

@@ -17,6 +17,7 @@ from .study import frame
 from .tasks import FAMILIES
 
 BLUE, SKY, ORANGE, GREEN, RED, GREY = "#0072B2", "#56B4E9", "#E69F00", "#009E73", "#B34700", "#777777"
+ROSE = "#CC79A7"
 LOOKS: dict[str, tuple[str, str, str]] = {  # method -> colour, line, marker: gradients blue, evolution orange
     "REINFORCE, tuned for 3 K": (SKY, "--", "s"),
     "REINFORCE, tuned for 33 K": (BLUE, "-", "o"),
@@ -25,7 +26,8 @@ LOOKS: dict[str, tuple[str, str, str]] = {  # method -> colour, line, marker: gr
     "sep-CMA-ES, tuned for 3 K": ("#C98A00", "--", "s"),
     "sep-CMA-ES, tuned for 33 K": (ORANGE, "-", "D"),
     "sep-CMA-ES": (ORANGE, ":", "d"),
-    "OpenAI-ES, tuned": (RED, "-", "^"),
+    "OpenAI-ES, tuned for 3 K": (ROSE, "--", "s"),
+    "OpenAI-ES, tuned for 33 K": (RED, "-", "^"),
     "random search, paper": (GREY, ":", "x"),
     "random search, tuned": (GREY, "--", "P"),
     "SFT, single step, paper": (GREEN, ":", "x"),
@@ -33,9 +35,9 @@ LOOKS: dict[str, tuple[str, str, str]] = {  # method -> colour, line, marker: gr
     "SFT, random search": (GREEN, "-.", ">"),
     "SFT, ordered search": (GREEN, "-", "*"),
 }
-SHOWN = ("REINFORCE, tuned for 3 K", "REINFORCE, tuned for 33 K", "sep-CMA-ES, tuned for 33 K", "OpenAI-ES, tuned",
-         "SFT, ordered search", "random search, tuned")  # fmt: skip
-MAIN = (*SHOWN, "REINFORCE, lr .3, no entropy", "REINFORCE, lr 1e-5", "sep-CMA-ES", "SFT, single step, tuned")
+SHOWN = ("REINFORCE, tuned for 3 K", "REINFORCE, tuned for 33 K", "sep-CMA-ES, tuned for 33 K",
+         "OpenAI-ES, tuned for 33 K", "SFT, ordered search", "random search, tuned")  # fmt: skip
+MAIN = (*SHOWN, "OpenAI-ES, tuned for 3 K", "REINFORCE, lr .3, no entropy", "REINFORCE, lr 1e-5", "sep-CMA-ES", "SFT, single step, tuned")
 UNITS = {
     "episodes": "episodes played",
     "seconds": "CPU seconds of the method itself",

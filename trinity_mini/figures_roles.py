@@ -229,6 +229,25 @@ def ablation_dots(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def head_steps(heads: pd.DataFrame) -> Figure:
+    """Accuracy of each head by sigma0 (of the study `heads`): the tuning seeds as marks, their mean as a line."""
+    rows = heads[heads["split"] == "validation"]
+    figure = Figure(figsize=(8.0, 3.2), layout="constrained")
+    ax = figure.subplots()
+    looks = zip(("o-", "s--", "D-.", "^:", "v-"), ("#0072B2", "#E69F00", "#009E73", "#B34700", "#777777"), strict=True)
+    for (name, part), (look, colour) in zip(rows.groupby("variant", sort=False), looks, strict=False):
+        mean = part.groupby("sigma0")["accuracy"].mean()
+        ax.plot(part["sigma0"], part["accuracy"], look[0], ms=4, mfc="none", mew=0.7, color=colour)
+        ax.plot(mean.index, mean, look, ms=6, color=colour, label=name.removeprefix("head: "))
+    ax.set_xscale("log", base=2)
+    ticks = sorted(rows["sigma0"].unique())
+    ax.set_xticks(ticks, [f"{s:g}" for s in ticks])
+    ax.set(xlabel="first step size σ0 (in units of the head's numbers)", ylabel="accuracy, validation", ylim=(0, 1.04))
+    ax.grid(alpha=0.3)
+    figure.legend(fontsize=9, loc="outside right center", title="head")
+    return figure
+
+
 # ---- transfer --------------------------------------------------------------------------------------------------------
 
 
@@ -280,5 +299,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "roles_curves": lambda: emergence_curves(_emergence()),
     "roles_seeds": lambda: seed_map(_emergence()),
     "roles_ablations": lambda: ablation_dots(against_full(Recorded())),
+    "roles_heads": lambda: head_steps(frame("heads")),
     "roles_transfer": lambda: transfer_bars(_emergence()),
 }

@@ -42,8 +42,10 @@ class Agent:
     """One LLM. Prices are money per million tokens: None = litellm's own table, where it has none "unknown".
 
     `parameters` go to the provider as they are; `roles` holds what differs in a role. `deadline` is in seconds and
-    for a whole reply, retries included. `api_base` may be several servers of the same model. `merge_turns` joins
-    the system message and consecutive user messages, for chat templates that refuse them (Gemma, Mistral).
+    for a whole reply, retries included. `attempts`: how many requests of a call may be paid; what costs nothing (429,
+    503, no connection) is tried until the deadline, unless attempts = 1. `api_base` may be several servers of the
+    same model. `merge_turns` joins the system message and consecutive user messages, for chat templates that refuse
+    them (Gemma, Mistral).
     """
 
     name: str

@@ -20,7 +20,7 @@ from typing import Any
 
 from .files import UserError
 from .llm_agents import Budget
-from .llm_calls import Outcome
+from .llm_outcomes import Outcome
 from .pool import Message, Reply
 
 PATIENCE = 60  # seconds to wait for another process that writes
@@ -207,6 +207,11 @@ class ReplyCache:
         if calls is None:
             return self._do(lambda db: db.execute(forget).rowcount)
         return sum(self._do(lambda db, c=c: db.execute(forget + " AND call = ?", (c,)).rowcount) for c in calls)
+
+    def answered(self) -> set[str]:
+        """The agents that have brought a text."""
+        find = "SELECT DISTINCT agent FROM requests WHERE text IS NOT NULL"
+        return {name for (name,) in self._do(lambda db: db.execute(find).fetchall())}
 
     def spent(self) -> Spent:
         row = self._do(lambda db: db.execute("SELECT money, tokens, requests FROM spent").fetchone())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import random
 import threading
 import time
@@ -22,6 +23,8 @@ from . import llm_calls, llm_prices
 from .files import UserError
 from .llm_agents import Agent, PoolFile
 from .llm_cache import FolderLock, Locked, ReplyCache, digest, question
+from .llm_outcomes import Outcome
+from .llm_troubles import Troubles
 from .pool import Message, Reply
 from .roles import Role
 
@@ -29,7 +32,6 @@ TINY = "tiny/"  # the embedded agents' provider
 LAG = 0.02  # share of a deadline that a busy machine may need to come round to it
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds before a retry: doubled each time, then drawn from half to all of it
 LEAST = 0.1  # of the deadline must be left for a retry
-ENOUGH = 20  # finished calls before the share of lost ones is judged
 _OPEN: set[LLMPool] = set()
 
 
@@ -58,8 +60,10 @@ class LLMPool:
     The same conversation with the same agent is asked once, ever; `draw` gives fresh samples of it, but of an agent
     at temperature 0, and of the embedded ones, there is one reply to everything. A lost call is
     `Reply(text=None)`. Close it, or use `with`: outstanding replies are paid for, so they are waited for and kept.
-    Raises: UserError if the budget cannot be held because a price or max_tokens is unknown, if the file is damaged,
-    or if another pool is open over the same file: two would pay for everything twice.
+    Replies of another address are asked anew, though the pool's identity is that of the models.
+    Raises: UserError if the budget cannot be held because a price or max_tokens is unknown, if the environment sends
+    an agent elsewhere, if the file is damaged, or if another pool is open over the same file: two would pay for
+    everything twice.
     """
 
     def __init__(self, pool_file: PoolFile, folder: Path) -> None:
@@ -69,6 +73,8 @@ class LLMPool:
             [a.name, a.model, _place(a), dict(a.parameters), _by_role(a), a.merge_turns] for a in self.agents
         ]  # neither the key nor the address: another account or server is the same model
         self.identity = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+        for a in self.agents:
+            _refuse_detour(a)
         limited = self.budget.money is not None
         self.prices = {a.name: llm_prices.prices(a) if limited else None for a in self.agents}
         for a in self.agents if limited or self.budget.tokens is not None else ():
@@ -88,9 +94,8 @@ class LLMPool:
         self._slots = {a.name: llm_calls.Slots(a.concurrency) for a in self.agents}
         self._rng = random.Random(f"jitter {self.identity}")
         self._turn = dict.fromkeys(self.names, 0)  # whose turn it is among an agent's servers
-        self._out = self._finished = 0
-        self._lost: list[str] = []
-        self._trouble = ""  # the last request that brought no text
+        self._out = 0
+        self._troubles = Troubles(self.cache.answered(), self.budget.lost_share)
         self._ready: asyncio.Task | None = None
         self._disk = ThreadPoolExecutor(1, "replies")
         self._loop = asyncio.new_event_loop()
@@ -112,18 +117,25 @@ class LLMPool:
     @property
     def progress(self) -> str:
         """How far the calls are, for somebody who waits."""
-        return f"{self._finished} calls ended, {self._out} requests out, {len(self._lost)} calls lost"
+        t = self._troubles
+        told = f"{t.finished} calls ended, {self._out} requests out, {t.lost} calls lost"
+        return f"{told}; the last trouble: {t.last}" if t.last else told
 
     def forget_lost(self) -> int:
         """Forget which calls were lost, so that they are asked again; how many there were."""
         return self.cache.forget_lost()
 
+    def forget_recent(self) -> int:
+        """The same for the latest calls only, after an outage: earlier generations stay as they were scored."""
+        return self.cache.forget_lost(self._troubles.recent_lost())
+
     async def check(self) -> list[dict[str, Any]]:
-        """Ask each agent one tiny question (a paid call each); raises nothing for an agent that does not answer.
+        """Ask each server of each agent one tiny question (a paid call each); raises nothing where there is no answer.
 
         Returns: rows of agent, outcome (answered, timed_out, ...), seconds, model (the name returned), error.
         """
-        return list(await asyncio.gather(*[self._inside(self._check(a)) for a in self.agents]))
+        servers = [(a, i) for a in self.agents for i in range(len(a.bases))]
+        return list(await asyncio.gather(*[self._inside(self._check(a, i)) for a, i in servers]))
 
     def close(self) -> None:
         """Ask no more, wait for the replies that are out (each at most its deadline), and close the file."""
@@ -193,7 +205,8 @@ class LLMPool:
             return found
         self._go_on()
         agent, request, end, latest = call.agent, None, float("inf"), None
-        for attempt in range(agent.attempts):
+        attempt = paid = 0  # requests so far, and those of them that may cost something
+        while True:
             try:
                 async with asyncio.timeout_at(latest):
                     await self._slots[agent.name].take(retry=attempt > 0)
@@ -203,12 +216,14 @@ class LLMPool:
                 break
             try:
                 await self._load()
-                sent, outcome, end = await self._send(key, call, attempt, end)
+                sent, outcome, end = await self._send(key, call, attempt, end, paid)
+                outcome = self._troubles.judged(agent, outcome, attempt)
                 pause = self._pause(attempt, outcome)
+                attempt, paid = attempt + 1, paid + (not outcome.free)
                 latest = end - LEAST * agent.deadline
-                again = outcome.retryable and attempt + 1 < agent.attempts and self._loop.time() + pause < latest
-                if not outcome.usable:
-                    self._trouble = f"{agent.name!r}, {outcome.kind}: {outcome.error}"
+                # What costs nothing is tried until the deadline; a single attempt is a single attempt.
+                more = paid < agent.attempts and (attempt < agent.attempts or agent.attempts > 1)
+                again = outcome.retryable and more and self._loop.time() + pause < latest
                 if outcome.fatal:
                     self._stop(f"agent {agent.name!r} cannot be used: {outcome.error}; then start again to resume.")
                 final = outcome.usable or not (again or self.stopped or outcome.fatal)
@@ -231,7 +246,9 @@ class LLMPool:
             self._go_on()
         return await self._on_disk(self.cache.find, key)  # the first in the file, if another process was faster
 
-    async def _send(self, key: str, call: Call, attempt: int, end: float) -> tuple[int, llm_calls.Outcome, float]:
+    async def _send(
+        self, key: str, call: Call, attempt: int, end: float, paid: int = 0
+    ) -> tuple[int, Outcome, float]:
         """One request of a call within the budget: its id, its outcome, and when the call must end."""
         agent, parameters = call.agent, call.agent.parameters_in(call.role)
         prompt, completion = llm_calls.most_tokens(call.messages, call.agent.max_tokens(call.role))
@@ -249,16 +266,22 @@ class LLMPool:
             self._back(call)
             # Where nothing is out, no bound can turn out too high and be given back.
             if not self._out and (limit := self.cache.exceeded(self.budget, money, prompt + completion)):
-                self._stop(f"the next request might exceed {limit}: raise it in the pool file, start again to resume.")
+                told = f" (the last trouble: {self._troubles.last})" if self._troubles.last else ""
+                self._stop(
+                    f"the next request might exceed {limit}: raise it in the pool file, start again to resume.{told}"
+                )
                 self._go_on()
             await asyncio.sleep(0.05)
         end, now = min(end, now + agent.deadline), self._loop.time()
         base = agent.bases[(call.server + attempt) % len(agent.bases)]
-        others = len(agent.bases) > 1 and attempt + 1 < agent.attempts  # leave time to ask one of them
+        others = len(agent.bases) > 1 and paid + 1 < agent.attempts  # leave time to ask one of them
+        if end - now < LEAST * agent.deadline:  # a file that was locked for long
+            why = f"{self.path.name} could not be written in time"
+            return request, Outcome("timed_out", error=why, retryable=True, free=True), end
         seconds = max(0.01, (end - now) / (2 if others else 1) - LAG * agent.deadline)
         return request, await llm_calls.request(agent, call.messages, parameters, seconds, price, base), end
 
-    async def _keep(self, request: int, outcome: llm_calls.Outcome, final: bool) -> None:
+    async def _keep(self, request: int, outcome: Outcome, final: bool) -> None:
         """Write an outcome: it may be paid for, so while another process holds the file, again until we are closed."""
         while True:
             stopped = self.stopped
@@ -272,10 +295,10 @@ class LLMPool:
         self._out -= call.out
         call.out = False
 
-    async def _check(self, agent: Agent) -> dict[str, Any]:
+    async def _check(self, agent: Agent, server: int) -> dict[str, Any]:
         messages = [{"role": "user", "content": "Reply with the one word: ready"}]
-        asked = question(agent.model, agent.api_base, messages, agent.parameters, ("check", time.time_ns()))
-        call = self._call(agent, None, messages, asked, "check")
+        asked = question(agent.model, agent.api_base, messages, agent.parameters, ("check", server, time.time_ns()))
+        call = Call(agent, None, messages, asked, "check", server)
         await self._slots[agent.name].take(retry=False)
         try:
             await self._load()
@@ -284,8 +307,9 @@ class LLMPool:
         finally:
             self._back(call)
             self._slots[agent.name].give()
+        where = f" at {agent.bases[server]}" if len(agent.bases) > 1 else ""
         return {
-            "agent": agent.name, "outcome": outcome.kind, "seconds": outcome.seconds, "model": outcome.model,
+            "agent": agent.name + where, "outcome": outcome.kind, "seconds": outcome.seconds, "model": outcome.model,
             "error": outcome.error,
         }  # fmt: skip
 
@@ -303,24 +327,17 @@ class LLMPool:
             self._ready = asyncio.create_task(prepared())
         await asyncio.shield(self._ready)
 
-    def _pause(self, attempt: int, outcome: llm_calls.Outcome) -> float:
+    def _pause(self, attempt: int, outcome: Outcome) -> float:
         """Seconds before the next attempt: what the server asks for, or longer."""
-        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2**attempt)
+        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(attempt, 20))
         return max(outcome.retry_after or 0.0, longest * self._rng.uniform(0.5, 1))
 
     async def _count(self, key: str, lost_now: bool) -> None:
         """Count a call that ended; stop if too many are lost, and forget those, for they are asked again."""
-        self._finished += 1
-        if not lost_now:
-            return
-        self._lost.append(key)
-        lost, share = len(self._lost), self.budget.lost_share
-        if self._finished >= ENOUGH and lost > share * self._finished and not self.stopped:
-            self._stop(
-                f"{lost} of {self._finished} calls were lost, more than budget.lost_share = {share:g} (the last: "
-                f"{self._trouble}): see to that server, then start the same command again to resume."
-            )
-            await self._on_disk(self.cache.forget_lost, list(self._lost))
+        if (why := self._troubles.ended(key, lost_now)) is not None:
+            self._stop(why)
+        if lost_now and self.stopped:  # by this call, or while it came to its end
+            await self._on_disk(self.forget_recent)
             self._go_on()
 
     def _stop(self, why: str) -> None:
@@ -338,9 +355,7 @@ class LLMPool:
                 call.task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._ready is not None:
-            from litellm.llms.custom_httpx.async_client_cleanup import close_litellm_async_clients
-
-            await close_litellm_async_clients()
+            await llm_calls.close_clients()
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
@@ -386,6 +401,15 @@ def _place(agent: Agent) -> Any:
 
         return address()
     return agent.api_base if agent.model.startswith(TINY) else agent.api_base is not None
+
+
+def _refuse_detour(agent: Agent) -> None:
+    """UserError if a variable of the environment would send an agent without an address to somebody's server."""
+    if agent.api_base is None and not agent.model.startswith(TINY):
+        provider = agent.model.split("/")[0] if "/" in agent.model else "openai"
+        for name in (f"{provider}_BASE_URL".upper(), f"{provider}_API_BASE".upper()):
+            if os.environ.get(name):
+                raise UserError(f"agent {agent.name!r}: unset {name}, or give the address as api_base in its file.")
 
 
 def _by_role(agent: Agent) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,9 @@ from typing import Any
 
 from .llm_agents import Agent
 
+# Parameters with which a request costs more than its tokens at the usual price.
+DEARER = {"service_tier", "web_search_options", "tools", "plugins", "speed", "inference_geo"}
+
 
 class Price(tuple[float, float]):
     """Money per million tokens (in, out); `tiers`: (tokens, in, out) for prompts of so many tokens or more."""
@@ -51,8 +54,10 @@ def _tiers(known: Mapping[str, Any], low: Price) -> tuple[tuple[int, float, floa
 
 def _further_prices(agent: Agent, known: Mapping[str, Any]) -> bool:
     """Whether tokens in and out are not all that a request costs."""
-    asked = set(agent.parameters).union(*agent.roles.values())
-    if asked & {"service_tier", "web_search_options", "tools", "plugins"} or known.get("tiered_pricing"):
+    given = (agent.parameters, *agent.roles.values())
+    bodies = [p["extra_body"] for p in given if isinstance(p.get("extra_body"), Mapping)]
+    asked = set().union(*given, *bodies)
+    if asked & DEARER or any(name.startswith("cache_control") for name in asked) or known.get("tiered_pricing"):
         return True
     # Chat models list a price of searches too, which are made only where a request asks for them.
     searches = known.get("litellm_provider") == "perplexity" or "search" in agent.model

@@ -33,21 +33,27 @@ class Checker:
 
         Raises: UserError if it is not installed or cannot be started.
         """
+        return self.timed(gold, answer, self.seconds)[0]
+
+    def timed(self, gold: str, answer: str, seconds: float) -> tuple[bool | None, float]:
+        """The verdict of `equal` within so many seconds of CPU time, and how many were spent: all, if it died."""
+        seconds = min(seconds, self.seconds)
         with self.lock:
             process = self.idle.pop() if self.idle else None
         if process is None or process.poll() is not None:
             process = self._start()
         try:
-            reply = _exchange(process, json.dumps([gold, answer]), 4 * self.seconds)
+            reply = _exchange(process, json.dumps([gold, answer, seconds]), 4 * seconds)
         except BaseException:  # Ctrl-C: nobody shall read its late reply
             _end(process)
             raise
         if not reply.endswith("\n"):  # it died, perhaps in the middle of a word
             _end(process)
-            return None
+            return None, seconds
         with self.lock:
             self.idle.append(process)
-        return json.loads(reply)
+        verdict, spent = json.loads(reply)
+        return verdict, spent
 
     def _start(self) -> subprocess.Popen[str]:
         env = {k: v for k, v in os.environ.items() if not SECRET.search(k)}
@@ -108,9 +114,10 @@ atexit.register(CHECKER.close)
 
 
 def _serve(seconds: float, megabytes: int) -> None:
-    """The process: reads [gold, answer] a line, writes true, false or null a line."""
+    """The process: reads [gold, answer, seconds] a line, writes [true, false or null, seconds of CPU time] a line."""
     import faulthandler
     import signal
+    import time
 
     out, sys.stdout = sys.stdout, sys.stderr  # a library that prints must not be read as a verdict
     if sys.platform == "linux":
@@ -134,10 +141,12 @@ def _serve(seconds: float, megabytes: int) -> None:
     print("ready", file=out, flush=True)
     for line in sys.stdin:
         faulthandler.dump_traceback_later(4 * seconds + 1, exit=True)  # even if nobody is left to kill it
-        limit(seconds)
+        start = time.process_time()
         verdict: bool | None
         try:
-            gold, answer = map(read, json.loads(line))
+            *texts, most = json.loads(line)
+            limit(min(most, seconds))
+            gold, answer = map(read, texts)
             if not any(not isinstance(g, str) for g in gold):
                 verdict = None
             else:
@@ -146,7 +155,7 @@ def _serve(seconds: float, megabytes: int) -> None:
             verdict = None
         limit(0)
         faulthandler.cancel_dump_traceback_later()
-        print(json.dumps(verdict), file=out, flush=True)
+        print(json.dumps([verdict, time.process_time() - start]), file=out, flush=True)
 
 
 if __name__ == "__main__":

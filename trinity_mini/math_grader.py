@@ -12,10 +12,13 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from .math_checker import CHECKER
-from .math_text import TEXT, clean, final_answers, number, plain, without_unit, words
+from .math_text import NUMERALS, TEXT, clean, number, plain, without_unit, words
+from .quantities import unit
+from .reply_text import DOUBT, final_answers
 
 LONGEST = 400  # characters of an answer; the longest gold answer of MATH-500 has some 140
 MOST_DIGITS = 100_000  # of a power of whole numbers
+BUDGET = 10.0  # seconds of CPU time for all of one answer's algebra
 Equal = Callable[[str, str], bool | None]
 
 
@@ -24,7 +27,7 @@ def grade_math(gold: str, answer: str | None) -> bool | None:
 
     Order counts in tuples and intervals, not in lists and sets; units may be left out, but not be wrong ones;
     10%, 10 and 0.1 are the same where the gold answer is a percentage. None: it cannot be told, because
-    math-verify cannot read the gold answer or was too slow. An answer that nests deeper than `DEEPEST` or is a number
+    math-verify cannot read the gold answer or was too slow (`BUDGET` for all members of a list together). An answer that nests deeper than `DEEPEST` or is a number
     beyond all writing (9^{9^9}) is wrong unless it is spelt as the gold answer.
     Raises: UserError if math-verify is not installed.
     """
@@ -32,23 +35,33 @@ def grade_math(gold: str, answer: str | None) -> bool | None:
         return None
     if answer is None:
         return False
-    right: bool | None = False
-    for candidate in final_answers(answer):
-        if len(candidate) <= LONGEST:
-            right = same(clean(gold), clean(candidate), _by_algebra)
-        if right:
-            return True
-    return right
+    algebra = _Algebra()
+    verdicts = [
+        same(clean(gold), clean(candidate), algebra)
+        for candidate in final_answers(answer)
+        if len(candidate) <= LONGEST and clean(candidate)
+    ]
+    return True if True in verdicts else None if None in verdicts else False
 
 
 _POWER = re.compile(r"(\d+)[\s)}]*\^[\s({]*(\d+)(?!\d|\s*\^)")  # of a tower, the topmost one
 DEEPEST = 12  # brackets within brackets
 
 
-def _by_algebra(gold: str, answer: str) -> bool | None:
-    if not (_bounded(gold) and _bounded(answer)):
-        return False if _bounded(gold) else None
-    return CHECKER.equal(gold, answer)
+class _Algebra:
+    """Asks math-verify until `BUDGET` is spent or one question took all of its time; then nothing can be told."""
+
+    def __init__(self) -> None:
+        self.left = BUDGET
+
+    def __call__(self, gold: str, answer: str) -> bool | None:
+        if not (_bounded(gold) and _bounded(answer)):
+            return False if _bounded(gold) else None
+        if self.left <= 0:
+            return None
+        verdict, spent = CHECKER.timed(gold, answer, self.left)
+        self.left = self.left - spent if spent < CHECKER.seconds else 0.0
+        return verdict
 
 
 def _bounded(text: str) -> bool:
@@ -121,7 +134,7 @@ def _matrix(text: str) -> list[list[str]] | None:
     m = re.fullmatch(r"\\begin\{([pb]?matrix|array)\}(?:\{[clr| ]*\})?(.*)\\end\{\1\}", text.strip("()[] "), re.DOTALL)
     if not m:
         return None
-    return [[cell.strip() for cell in row.split("&")] for row in re.split(r"\\\\", m[2]) if row.strip()]
+    return [[cell.strip() for cell in row.split("&")] for row in re.split(r"\\\\(?:\[[^\]]*\])?", m[2]) if row.strip()]
 
 
 def _all(pairs: Sequence[tuple[str, str]], equal: Equal) -> bool | None:
@@ -184,8 +197,11 @@ def _collections(gold: str, answer: str, equal: Equal) -> bool | None:
         if (inner[0], inner[2]) != (other[0], other[2]) or len(many) != len(more):
             return False
         return _all(list(zip(many, more, strict=True)), equal)
-    if other and other[0] != "{" and not (inner is None and len(many) < 2):
-        return False
+    if other and other[0] != "{":
+        if not inner and len(many) < 2 and len(more) == 2 and re.search(r"[<>]|\\[lg]e\b", gold):
+            return equal(answer, gold)  # (3, \infty) for x > 3
+        if inner or len(many) > 1:
+            return False
     return _any_order(many, more, equal)
 
 
@@ -193,14 +209,27 @@ def _as_words(gold: str, answer: str) -> bool | None:
     r"""The verdict on a gold answer that is a word or an option letter (\text{E}); None if it is neither."""
     spelt = re.fullmatch(r"\s*(?:\\text\{[^{}]*\}\s*)+", gold)
     bare = TEXT.sub(r"\1", gold).strip()
+    said = TEXT.sub(r"\1", answer).strip()
     if m := re.fullmatch(r"\(?([A-Z])\)?", bare):
-        said = re.fullmatch(r"\W*([A-Z])\W*", TEXT.sub(r"\1", answer).strip())
-        return said is not None and said[1] == m[1]
+        letter = re.fullmatch(r"\W*([A-Z])\W*", said) or re.fullmatch(r"\(?([A-Z])\)\s(?!.*(?:\([A-Z]\)|[A-Z]\))).*", said)
+        return letter is not None and letter[1] == m[1] and not (letter.re.groups and DOUBT.search(said))
     if re.search(r"\d", bare) and number(without_unit(gold)[0]) is not None:
         return None
     if spelt or re.fullmatch(r"[A-Z]?[a-z]{3,}(?:[ '-][A-Za-z]+)*|[A-Z][a-z]+(?: [A-Za-z]+)*", bare):
-        return words(gold) == words(answer)
+        return words(gold) == words(answer) or _says(words(gold), said)
     return None
+
+
+_AGAINST = {"yes": r"no|not|false|never", "no": "yes|true|always", "true": r"no|not|false|never", "false": "yes|true"}
+
+
+def _says(gold: str, answer: str) -> bool:
+    """Whether a sentence says one thing, and that: "Yes, it is." for yes, "The function is odd." for odd."""
+    if gold in _AGAINST and (m := re.match(rf"(?i){gold}[,.!;:](.*)", answer)):
+        against = rf"(?i)\b(?:{_AGAINST[gold]}|but|unless|if|or|sometimes|maybe|perhaps)\b|n['’]t\b"
+        return not re.search(against if gold in ("yes", "true") else against.rpartition("|")[0], m[1])
+    before, is_, after = re.sub(r"(.*)\b(?:is|are)\b(?: (?:an?|the)\b)?", "\\1\0", answer).partition("\0")
+    return bool(is_) and words(after) == gold and not DOUBT.search(before)
 
 
 def _rid_of_names(gold: str, answer: str) -> tuple[str, str]:
@@ -223,14 +252,26 @@ def _rid_of_names(gold: str, answer: str) -> tuple[str, str]:
 
 def _single(gold: str, answer: str, equal: Equal) -> bool | None:
     """Numbers with units, percentages and bases by reading; the rest by algebra."""
-    (gold, unit), (answer, other) = without_unit(gold), without_unit(answer)
-    if unit and other and unit != other and "?" not in (unit, other):
+    (gold, mine), (answer, other) = without_unit(gold), without_unit(answer)
+    scale = Fraction(1)
+    if mine and other and mine != other and "?" not in (mine, other):
+        wanted, given = unit(mine), unit(other)
+        if not (wanted and given and wanted[1] == given[1]):
+            return False
+        scale = given[0] / wanted[0]  # 50 mm for 5 cm
+    if ":" in answer and ":" not in gold:  # math-verify would divide
         return False
     based = [re.fullmatch(r"(.*\w)_\{?(\d+)\}?", t) for t in (gold, answer)]
     if based[0]:
         return _in_base(*based[0].groups()) == _in_base(*(based[1].groups() if based[1] else (answer, based[0][2])))
+    if based[1] and number(gold) is not None and based[1][2] != "10":
+        return False
     percent, other_percent = gold.endswith("%"), answer.endswith("%")
     g, a = (number(t.removesuffix("%").strip()) for t in (gold, answer))
+    if a is None and answer.lower() in NUMERALS:
+        a = Fraction(NUMERALS[answer.lower()])
+    if scale != 1:
+        return g is not None and a is not None and g == a * scale
     if g is not None and a is not None:
         scales = {(True, False): (1, Fraction(1, 100)), (False, True): (1, 100)}.get((percent, other_percent), (1,))
         return any(_close(g * s, a, gold + answer) for s in scales)
@@ -249,12 +290,14 @@ def _spelt_out(text: str, value: Fraction | None) -> str:
 
 
 def _in_base(digits: str, base: str) -> int | str:
-    try:
-        return int(plain(digits), int(base))
-    except (ValueError, OverflowError):
+    """The value; what has a digit too large for its base, or a prefix (0b11), stays text."""
+    digits = plain(digits)
+    if not 2 <= int(base[:3]) <= 36 or not re.fullmatch(r"[0-9A-Za-z]+", digits):
         return digits
+    return int(digits, int(base)) if all(int(d, 36) < int(base) for d in digits) else digits
 
 
 def _close(gold: Fraction, answer: Fraction, written: str) -> bool:
-    """Equal; a decimal of six or more places may be rounded."""
-    return gold == answer or (bool(re.search(r"\.\d{6}", written)) and abs(gold - answer) < Fraction(1, 1_000_000))
+    """Equal; a decimal of six or more places may be rounded, but for no whole number, which nobody rounds so."""
+    rounded = 1 not in (gold.denominator, answer.denominator) and bool(re.search(r"\.\d{6}", written))
+    return gold == answer or (rounded and abs(gold - answer) < Fraction(1, 1_000_000))

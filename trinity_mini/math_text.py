@@ -1,83 +1,26 @@
-"""Mathematical answers as text: where an answer stands in a reply, one notation for it, numbers, units (lesson 11)."""
+"""Mathematical answers as text: one notation for them, numbers, units (lesson 11)."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from fractions import Fraction
-
-LONGEST_REPLY = 8000  # characters of a reply, from its end, in which an answer is looked for
-
-
-def ending(text: str) -> str:
-    """The last `LONGEST_REPLY` characters, each run of white space as one space or line break.
-
-    After this no pattern meets long runs of space, on which many take quadratic time or worse.
-    """
-    text = re.sub(r"\s{2,}|[^\S \n]", lambda m: "\n" if len((m[0] + ".").splitlines()) > 1 else " ", text)
-    return text if len(text) <= LONGEST_REPLY else "\N{HORIZONTAL ELLIPSIS}" + text[-LONGEST_REPLY:]
-
-
-def boxed(text: str) -> list[tuple[int, int, str]]:
-    r"""(start, end, content) of every outermost \boxed{...}; braces may nest, an unclosed one is none."""
-    opened: list[tuple[int, int] | None] = []  # a box's start and that of its content; None for other braces
-    closed = []
-    for m in re.finditer(r"\\f?boxed\s*\{|\\fbox\s*\{|(?<!\\)[{}]", text):
-        if m[0] != "}":
-            opened.append(m.span() if len(m[0]) > 1 else None)
-        elif opened and (box := opened.pop()):
-            closed.append((*box, m.start()))
-    found: list[tuple[int, int, str]] = []
-    for start, inside, close in sorted(closed):
-        if not found or start >= found[-1][1]:
-            found.append((start, close + 1, text[inside:close]))
-    return found
-
-
-def final_answers(text: str) -> list[str]:
-    r"""Readings of what a text gives as its answer, at most two: the last \boxed{}, all boxes that stand side by side;
-    else what follows the last "answer is", else the last line, else the last formula in it."""
-    text = ending(text)
-    if boxes := boxed(text):
-        last = [boxes[-1]]
-        for box in reversed(boxes[:-1]):
-            if text[box[1] : last[0][0]].strip(" \n$,;") not in ("", "and", "or"):
-                break
-            last.insert(0, box)
-        inner = [(boxed(content) or [(0, 0, content)])[-1][2] for _, _, content in last]
-        return list(dict.fromkeys([inner[-1], ", ".join(inner)] if len(inner) == 1 else [", ".join(inner)]))
-    text = re.sub(r"\*\*|`", "", text).strip()
-    said = re.split(r"(?i)\banswer(?:\s+is)?\s*[:=]?\s*(?=\S)", text)
-    line = next((part for part in reversed(said[-1].splitlines()) if part.strip()), "").strip()
-    if len(said) > 1:
-        line = said[-1].strip().splitlines()[0].strip()
-    formulas = re.findall(
-        r"\$\$?(?!\d[\d.,]*(?:\s|$))(.+?)\$|\\\(((?:(?!\\\().)+?)\\\)|\\\[((?:(?!\\\[).)+?)\\\]", line
-    )
-    outside = _outside_formulas(line)
-    if formulas and re.search(r"[A-Za-z]{3,}|\b(?:is|it|so|we)\b", outside) and not _unit(outside.strip(" .")):
-        return ["".join(formulas[-1])]
-    numbers = re.findall(r"(?<![\w.,^])-?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?(?![\w^])", line)
-    prose = len(re.findall(r"[A-Za-z']{2,}", line)) > 1 and not re.search(r"[\\=<>^+*_;]|n['o]t\b", line)
-    if prose and len(numbers) == 1:
-        return [line, numbers[0]]  # there are 5 apples; but not: it is not 5
-    return [line]
-
-
-def _outside_formulas(line: str) -> str:
-    """Without what stands between the first opening and the last closing sign of each kind: $ $, \\( \\), \\[ \\]."""
-    kept, at, pairs = "", 0, [("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")]
-    while True:
-        spans = [(line.find(a, at), line.rfind(b), len(a)) for a, b in pairs]
-        spans = [(start, end, n) for start, end, n in spans if 0 <= start and start + n <= end]
-        if not spans:
-            return kept + line[at:]
-        start, end, n = min(spans)
-        kept, at = kept + line[at:start], end + n
-
 
 # ---- one notation ----
 
+_SUPER = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_WIDE = {0xFF01 + i: 0x21 + i for i in range(94)} | {0xFE63: "-", 0x2044: "/"}  # fullwidth signs, ﹣, ⁄
+_FUNCTIONS = "arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|log|ln|exp"
 _REPLACED = (
+    (r"[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]", lambda m: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", m[0]).split("⁄"))),
+    (r"\^?[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+", lambda m: f"^{{{m[0].lstrip('^').translate(_SUPER)}}}"),
+    (r"(?<=\d)\s?\^?\s?\{?[º∘˚]\}?", "°"),
+    (r"ℝ", r"\\mathbb{R}"),
+    (r"\\varnothing(?![a-z])|∅", r"\\emptyset "),
+    (r"∛\s*(\d+|[a-z])", r"\\sqrt[3]{\1}"),
+    (r"(?<=[.\d])\\bar\s*\{(\d+)\}", r"\\overline{\1}"),
+    (rf"(?<![\\A-Za-z])(?=(?:{_FUNCTIONS})\s?[({{^\d])", r"\\"),
+    (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi "),
     (r"\\[dtc]frac(?![a-z])", r"\\frac"),
     (r"\\(?:left|right|bigl?|bigr?|Bigl?|Bigr?|displaystyle|limits)(?![A-Za-z])", ""),
     (r"\{,\}|,\s*\\!", ","),
@@ -89,7 +32,7 @@ _REPLACED = (
     (r"\\(?:leq|leqslant)(?![a-z])|≤", r"\\le "),
     (r"\\(?:geq|geqslant)(?![a-z])|≥", r"\\ge "),
     (r"[\u2212\u2013]", "-"),
-    (r"×|\\cdot(?![a-z])", r"\\times "),
+    (r"[×·⋅]|\\cdot(?![a-z])", r"\\times "),
     (r"π", r"\\pi "),
     (r"∞", r"\\infty "),
     (r"∪", r"\\cup "),
@@ -100,23 +43,46 @@ _REPLACED = (
     (r"\\frac\s*(\d)\s*(\d)(?!\d)", r"\\frac{\1}{\2}"),
     (r"\\frac\s*(\d)\s*\{", r"\\frac{\1}{"),
     (r"\\frac\s*\{([^{}]*)\}\s*(\d)", r"\\frac{\1}{\2}"),
-    (r"\\\(|\\\)|\\\[(?!\d*(?:pt|em))|\\\]", ""),
+    (r"\\\(|\\\)|(?<!\\)\\\[(?!\d*(?:pt|em))|\\\]", ""),
 )
 TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}")
 
 
+_REALS = re.compile(r"(?:[a-z] ?\\in ?)?\\(?:mathbb ?(?:\{R\}|R)|R|Reals)(?![A-Za-z])")
+_FRENCH = re.compile(r"([\[\]])([^\[\](),;]*[^\[\](),;\s][,;][^\[\](),;]+)([\[\]])")
+
+
+def _interval(m: re.Match[str]) -> str:
+    """]0,1[ as (0,1); what is written the usual way stays."""
+    if (m[1], m[3]) == ("[", "]"):
+        return m[0]
+    return ("(" if m[1] == "]" else "[") + m[2] + (")" if m[3] == "[" else "]")
+
+
 def clean(text: str) -> str:
     r"""One notation for what LaTeX writes in several; \text{} stays, so that words can be told from variables."""
-    text = TEXT.sub(lambda m: rf"\text{{{m[1]}}}", text)
+    text = TEXT.sub(lambda m: rf"\text{{{m[1]}}}", text.translate(_WIDE))
     for old, new in _REPLACED:
         text = re.sub(old, new, text)
-    text = re.sub(r"\s+", " ", text).strip()
+    text = _FRENCH.sub(_interval, re.sub(r"\s+", " ", text).strip())
+    text = re.sub(r"^([0-9A-Za-z]{1,60}) \(?(?:in )?base (\d{1,2})\)?(?=\.?$)", r"\1_{\2}", text)
+    if _REALS.fullmatch(text):
+        return r"(-\infty ,\infty )"
     return re.sub(r"(?<!\.)\.$", "", text).strip() if not text.endswith(r"\.") else text
 
 
 def plain(text: str) -> str:
     """Without \text{} and spaces around operators; what two equal spellings have in common."""
     return re.sub(r"\s+", "", TEXT.sub(r"\1", text))
+
+
+NUMERALS = {
+    word: n
+    for n, word in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+        "seventeen eighteen nineteen twenty".split()
+    )
+}
 
 
 def words(text: str) -> str:
@@ -132,6 +98,7 @@ def number(text: str) -> Fraction | None:
     text = text.lstrip("+-").strip() if not text.startswith(("--", "+-", "-+")) else text
     if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", text):
         text = text.replace(",", "")
+    text = re.sub(r" ?(?:\\times|\*) ?10 ?\^ ?(?:\{ ?([+-]?\d{1,3}) ?\}|([+-]?\d{1,3}))$", r"e\1\2", text)
     if re.fullmatch(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", text) and len(text) < 200:
         return sign * Fraction(text)
     if m := re.fullmatch(r"(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}", text):
@@ -169,7 +136,7 @@ _SAME = {
 _KNOWN = {word for words in _UNITS.values() for word in words.split()} | set(_SAME)
 
 
-def _unit(text: str) -> str:
+def unit_name(text: str) -> str:
     """The one name of a unit as written (plural, spelt out, squared), "" if it is no unit that we know."""
     text = TEXT.sub(r"\1", text).lower().strip(" .{}")
     if len(text) > 100:
@@ -182,8 +149,8 @@ def _unit(text: str) -> str:
         if name in _KNOWN:
             return _SAME.get(name, name) + power
     parts = re.split(r"\s*/\s*| per ", text)
-    if len(parts) == 2 and all(map(_unit, parts)):
-        return "/".join(map(_unit, parts)) + power
+    if len(parts) == 2 and all(map(unit_name, parts)):
+        return "/".join(map(unit_name, parts)) + power
     return ""
 
 
@@ -194,7 +161,7 @@ def without_unit(text: str) -> tuple[str, str]:
     )
     if not m or re.search(r"\\[A-Za-z]+$", m[1]):
         return text, ""
-    unit = _unit(m[3] + (m[4] or ""))
+    unit = unit_name(m[3] + (m[4] or ""))
     spelt = m[2].startswith("\\text")
     if not unit and not (spelt and re.match(r"\s*[A-Za-z]", m[3]) and m[3].strip() not in ("or", "and", "i")):
         return text, ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from .roles import PROMPTS, Role
 
 Message = Mapping[str, str]
 MAX_REPLY = 44  # tokens; the longest verifier's working of this world has 43
+ROWS = 256  # prompts of one batch at most
 
 
 @dataclass(frozen=True)
@@ -123,14 +124,28 @@ class EmbeddedPool:
         fresh: dict[tuple[int, str], str] = {}
         for agent, model in enumerate(self.models):
             mine = sorted((r for r in new if r[0] == agent), key=lambda r: len(r[1]))
-            for i in range(0, len(mine), 256):
-                prompts = [TOKENIZER.encode(text) for _, text in mine[i : i + 256]]
+            for batch in _batches(mine):
+                prompts = [TOKENIZER.encode(text) for _, text in batch]
                 replies = greedy(model, prompts, TOKENIZER.ids["."], MAX_REPLY)
-                fresh.update(zip(mine[i : i + 256], map(TOKENIZER.decode, replies), strict=True))
+                fresh.update(zip(batch, map(TOKENIZER.decode, replies), strict=True))
         if self.remember:
             self.memory.update(fresh)
             return [self.memory[r] for r in requests]
         return [fresh[r] for r in requests]
+
+
+def _batches(requests: Sequence[tuple[int, str]]) -> Iterator[Sequence[tuple[int, str]]]:
+    """Requests, the shortest first, in batches of at most ROWS: fewer where prompts are long, since all are padded to
+    the longest, and attention takes memory by its square. A prompt has no more tokens than characters."""
+    from .tiny_lm import PAIRS
+
+    start = 0
+    for end, (_, prompt) in enumerate(requests):
+        if end - start == ROWS or (end > start and (end - start + 1) * len(prompt) ** 2 > PAIRS):
+            yield requests[start:end]
+            start = end
+    if requests:
+        yield requests[start:]
 
 
 def tiny_prompt(messages: Sequence[Message]) -> str:

@@ -40,8 +40,15 @@ PROMPTS = {
 
 # Patterns here take time in proportion to the text, whatever it is: none may scan the same spaces twice.
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
-_VERDICT = re.compile(r"\s*[*_`\"'(\[]*(ACCEPT|REVISE|REJECT)\b")
+_ACCEPT = re.compile(r"\s*[*_`\"'(\[]*((?<=_)ACCEPT_+|ACCEPT)(?!\w)")
+_UNSURE = re.compile(r"[*_`\"')\]]*([/|?]|\s+or\s)", re.IGNORECASE)  # ACCEPT/REVISE: ..., ACCEPT or REVISE? ...
 _NEXT = re.compile(r"^[^\S\n]*next:\s*(worker|verifier)\b", re.IGNORECASE | re.MULTILINE)
+_LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # all that str.splitlines takes for one
+
+
+def indented(text: str) -> str:
+    """A text whose lines are indented from the second on, so that no text can pose as another's turn."""
+    return _LINE_END.sub("\n  ", text)
 
 
 def answer_in(text: str) -> str:
@@ -56,9 +63,12 @@ def answer_in(text: str) -> str:
 
 
 def accepts(text: str) -> bool:
-    """Whether a Verifier's reply accepts. It must BEGIN with the verdict; anything unclear is a revise."""
-    found = _VERDICT.match(text)
-    return found is not None and found.group(1) == "ACCEPT"
+    """Whether a Verifier's reply accepts. It must BEGIN with the verdict, which may stand in quotes or emphasis.
+
+    Anything unclear is a revise, also an ACCEPT that is only one of two possibilities: followed by /, |, ? or " or ".
+    """
+    found = _ACCEPT.match(text)
+    return found is not None and not _UNSURE.match(text, found.end())
 
 
 def suggested_role(text: str) -> Role | None:

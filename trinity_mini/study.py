@@ -59,6 +59,7 @@ MODULES: dict[str, str] = {
     "winner_map": "baseline_studies",
     "svf_methods": "baseline_studies",
     "ablations": "ablation_studies",
+    "heads": "ablation_studies",
     "emergence": "ablation_studies",
 }
 

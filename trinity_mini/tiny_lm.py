@@ -25,6 +25,7 @@ WORDS = (
     "<asked> <planned> <answered> <rejected>"
 ).split()
 CHARS = "abcdefghijklmnopqrstuvwxyz0123456789+-*/%(),:?!<>=_ .#TWVAR"
+PAIRS = 2**23  # rows x queries x keys of one pass of attention while prompts are read: about 150 MB
 
 
 class Tokenizer:
@@ -244,6 +245,8 @@ def greedy(
     A reply never depends on its companions: batched sums differ from single ones in the last bits, so a row
     whose best two logits come closer than `margin` leaves the batch and is decoded alone.
 
+    Prompts are read in parts of so many columns that memory grows with their length, not with its square.
+
     Returns: one list of ids per prompt, each shorter than or as long as `max_new`.
     Raises: ValueError for a prompt without tokens.
     """
@@ -257,11 +260,12 @@ def greedy(
     ids, pad = pad_left(prompts)
     columns = torch.arange(ids.shape[1])
     seen = columns >= pad[:, None]  # (B, T): no attention to padding
-    mask = (columns[:, None] >= columns)[None, None] & seen[:, None, None] | torch.eye(len(columns), dtype=torch.bool)
     positions = (columns - pad[:, None]).clamp(min=0)
     past: list[list] = [[] for _ in model.model.layers]
-    for _ in range(max_new):
-        x = model(ids, mask, positions, past)[:, -1]
+    x, token = _read(model, ids, positions, seen, past), ids[:, -1]
+    for new in range(max_new):
+        if new:
+            x = model(token[:, None], seen[:, None, None], positions, past)[:, -1]
         top = model.logits(x).topk(2)
         token = top.indices[:, 0]
         close = top.values[:, 0] - top.values[:, 1] < margin if len(prompts) > 1 else torch.zeros(len(rows), dtype=bool)
@@ -278,10 +282,22 @@ def greedy(
         if not going.all():  # finished rows make room
             rows, token, positions, seen = rows[going], token[going], positions[going], seen[going]
             past = [[k[going], v[going]] for k, v in past]
-        ids, mask = token[:, None], seen[:, None, None]
     for row in alone:
         replies[row] = greedy(model, [prompts[row]], stop, max_new)[0]
     return replies
+
+
+def _read(model: TinyLM, ids: Tensor, positions: Tensor, seen: Tensor, past: list[list]) -> Tensor:
+    """State of the last token (B, d) of prompts (B, T), left-padded where not `seen`; fills `past`."""
+    rows, width = ids.shape
+    columns = torch.arange(width)
+    step = max(1, PAIRS // (rows * width))  # the whole, unless prompts are very long
+    for start in range(0, width, step):
+        part, keys = columns[start : start + step], columns[: start + step]
+        causal = part[:, None] >= keys
+        mask = causal & seen[:, None, None, : len(keys)] | (part[:, None] == keys)  # padding sees itself: no NaN
+        x = model(ids[:, part], mask, positions[:, part], past)[:, -1]
+    return x
 
 
 class Muon(torch.optim.Optimizer):

@@ -283,6 +283,8 @@ class TrainingRun:
         known = np.isfinite(scores)
         odd = any(e.reward is not None and not np.isfinite(e.reward) for e in episodes)
         if odd or known.mean() <= 0.5:
+            if hasattr(self.pool, "forget_recent"):  # what is lost for good could never be scored
+                self.pool.forget_recent()
             raise UserError(
                 "all calls of a candidate were lost, or its rewards are no numbers: see to the pool, then start again "
                 "to resume."

@@ -1,0 +1,195 @@
+"""Where the answer stands in a reply: tags, boxes, "the answer is", the last formula, the one number (lesson 11).
+
+A number counts as said only if the words beside it leave it alone: "less than 5", "not 5" and "5 squared" are not 5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from .math_text import NUMERALS, number, unit_name
+
+LONGEST_REPLY = 8000  # characters of a reply, from its end, in which an answer is looked for
+
+
+def ending(text: str) -> str:
+    """The last `LONGEST_REPLY` characters, each run of white space as one space or line break.
+
+    After this no pattern meets long runs of space, on which many take quadratic time or worse.
+    """
+    text = re.sub(r"\s{2,}|[^\S \n]", lambda m: "\n" if len((m[0] + ".").splitlines()) > 1 else " ", text)
+    return text if len(text) <= LONGEST_REPLY else "\N{HORIZONTAL ELLIPSIS}" + text[-LONGEST_REPLY:]
+
+
+def untagged(text: str) -> str:
+    """What stands in the last <answer> ... </answer>, if there is one; either tag may be missing."""
+    before = text.rpartition("</answer>")[0] or text.removesuffix("</answer>")
+    return before.rpartition("<answer>")[2] if "answer>" in text else text
+
+
+def boxed(text: str) -> list[tuple[int, int, str]]:
+    r"""(start, end, content) of every outermost \boxed{...}; braces may nest, an unclosed one is none."""
+    opened: list[tuple[int, int] | None] = []  # a box's start and that of its content; None for other braces
+    closed = []
+    for m in re.finditer(r"\\f?boxed\s*\{|\\fbox\s*\{|(?<!\\)[{}]", text):
+        if m[0] != "}":
+            opened.append(m.span() if len(m[0]) > 1 else None)
+        elif opened and (box := opened.pop()):
+            closed.append((*box, m.start()))
+    found: list[tuple[int, int, str]] = []
+    for start, inside, close in sorted(closed):
+        if not found or start >= found[-1][1]:
+            found.append((start, close + 1, text[inside:close]))
+    return found
+
+
+# ---- what the words beside an answer do to it ----
+
+_NUMERAL = "half|halves|thirds?|quarters?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|\\w+ths"
+DOUBT = re.compile(
+    r"(?i)n['’]t\b|\b(?:not|never|cannot|neither|nor|none|no|or|than|if|unless|whether|except|between|perhaps|maybe|"
+    r"possibly|unlikely|impossible|doubt\w*|unsure|wrong|incorrect|false|exceed\w*|hardly|rather|instead|otherwise|"
+    r"(?:might|may|could) (?:well )?be|at (?:the )?(?:very )?(?:least|most)|(?:lower|upper) bound|congruent|modulo|mod)\b"
+)
+_BESIDE_BEFORE = re.compile(
+    r"(?i)\b(?:minus|negative|plus|times|over|under|above|below|beyond|within|almost|nearly|before|after|until|from|"
+    r"by|base|twice|thrice|double|triple|(?<!add )(?<!adds )(?<!sum )(?<!sums )up to|close[rs]? to|past|since|"
+    r"(?:root|square|cube|half|third|quarter|sine|cosine|tangent|log\w*|factorial|multiples?|powers?|factors?|"
+    r"divisors?|reciprocal|inverse|opposite|negative|absolute value|most|least|minimum|maximum) of)\W*$"
+)
+_BESIDE_AFTER = re.compile(
+    rf"(?i)\W*(?:plus|minus|squared|cubed|factorial|hundreds?|thousands?|m?illions?|billions?|trillions?|dozens?|"
+    rf"{_NUMERAL}|remainder|divided|multiplied|raised|to the|choose|pi|more than|and (?:an?|one|two|three|four|up|"
+    rf"more|above|below|under)|times (?:the|as|that|its|his|her|larger|more|[a-z]\b)|is (?:too|far))\b"
+)
+_UNSURE_CLAIM = re.compile(
+    r"(?i)(?:(?:\bnot|n['’]t|\bnever|\bhardly) (?:\w+ )?(?:think|believe|say|claim|mean|true|sure|certain|clear|"
+    r"the case|agree)\b|\bdoubt\w*|\b(?:false|wrong|untrue|incorrect) that\b)[^.,;:!?\n]*$"
+    r"|\b(?:whether|unless|if)(?: (?:the|my|our|your))?(?: (?:correct|right|final|best|true))? ?$"
+)
+
+
+def unsure(before: str) -> bool:
+    """Whether the words before a claim take it back: "I do not think that the answer is"."""
+    return bool(_UNSURE_CLAIM.search(before[-100:]))
+
+
+def stated(before: str, after: str) -> bool:
+    """Whether the words on both sides of an answer leave it as it is: no doubt, no bound, no arithmetic."""
+    clause = re.split(r"[,;:] |[.!?] |(?i:\b(?:so|then|thus|hence|therefore)\b)", before)[-1]
+    beside = _BESIDE_BEFORE.search(before[-40:]) or _BESIDE_AFTER.match(after)
+    return not (beside or DOUBT.search(clause) or DOUBT.search(after))
+
+
+# ---- the answer ----
+
+_ANSWER = re.compile(r"(?i)\banswers?(?:\s+(?:is|are|would be|must be|should be|will be)\b)?\s*[:=]?\s*(?=\S)")
+_IS_THE_ANSWER = re.compile(
+    r"(?i)(?:(?:so|thus|hence|therefore|then),? )?(.{1,100}?),? (?:is|are) (?:therefore |thus |then )?(?:the|our|my) "
+    r"(?:final |correct |right )?answers?[.!]?"
+)
+_FORMULA = re.compile(
+    r"\$\$?(?!\d[\d.,]*(?:\s|$))(.+?)\$|\\\(((?:(?!\\\().)+?)\\\)|(?<!\\)\\\[((?:(?!\\\[).)+?)\\\]"
+)
+_DISPLAY = re.compile(r"(?<!\\)\\\[(?:(?!\\[\[\]]).)*\\\]|\$\$[^$]*\$\$", re.DOTALL)
+_NUMBERS = re.compile(r"(?<![\w.,^])-?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?(?![\w^])")
+_COPULA = re.compile(r"\b(?:is|are|equals?|be)\b:?")
+_VALUE = re.compile(r"(?:[^A-Za-z<>≤≥≠?~\\]|\\(?:[dt]?frac|pi|sqrt|infty|pm|cup|left|right)(?![A-Za-z])|\b(?:and|or)\b)*")
+_REMARK = re.compile(
+    r"(?i) \((?:since|because|as|where|which|that is|i\.e\.|from|note|rounded|exactly|check)\b[^()]*\)\.?$"
+)
+
+
+def final_answers(text: str, known: Callable[[str], object] = unit_name) -> list[str]:
+    r"""Readings of what a text gives as its answer, a few: the last \boxed{}, all boxes that stand side by side; else
+    what follows the last "answer is", else the last line, else the last formulas in it, what it says after "is", its
+    one number.
+
+    known: whether a text is a unit; such a one is kept with the number.
+    """
+    text = ending(untagged(text))
+    if boxes := boxed(text):
+        last = [boxes[-1]]
+        for box in reversed(boxes[:-1]):
+            if text[box[1] : last[0][0]].strip(" \n$,;") not in ("", "and", "or"):
+                break
+            last.insert(0, box)
+        inner = [(boxed(content) or [(0, 0, content)])[-1][2] for _, _, content in last]
+        return list(dict.fromkeys([inner[-1], ", ".join(inner)] if len(inner) == 1 else [", ".join(inner)]))
+    text = _DISPLAY.sub(lambda m: m[0].replace("\n", " "), text)
+    text = re.sub(r"(?<=[*$`])!+(?=\s|$)", "", text)  # **5**! is an exclamation, no factorial
+    return _in_line(_undressed(_last_line(re.sub(r"\*\*|`", "", text).strip())), known)
+
+
+def _last_line(text: str) -> str:
+    """What follows the last "answer is" in its line, else the last line."""
+    line = next((part for part in reversed(text.splitlines()) if part.strip()), "").strip()
+    claims = list(_ANSWER.finditer(text))
+    if not claims or unsure(text[: claims[-1].start()]):
+        return line
+    said = text[claims[-1].end() :].strip()
+    if not said.strip(".!") and (m := _IS_THE_ANSWER.fullmatch(re.split(r"(?<=[.!?;:]) ", line)[-1])):
+        return m[1]  # 5 is the answer.
+    return said.splitlines()[0].strip()
+
+
+def _undressed(line: str) -> str:
+    """Without a heading's #, emphasis around it all, a remark in brackets at its end."""
+    line = re.sub(r"^#+ ?", "", line)
+    if m := re.fullmatch(r"([*_]{1,2})([^*_]+)\1[.!]?", line):
+        line = m[2]
+    line = _REMARK.sub("", line)
+    if (m := re.fullmatch(r"(.*\d) \(([a-z]+(?:-[a-z]+)?)\)\.?", line)) and m[2] in NUMERALS:
+        line = m[1] if number(m[1].rpartition(" ")[2]) == NUMERALS[m[2]] else line  # 5 (five)
+    return re.sub(r"(?i)(^|\b(?:is|are|be|equals) )(?:minus|negative) (?=\$?\d)", r"\1-", line)
+
+
+def _in_line(line: str, known: Callable[[str], object]) -> list[str]:
+    found = list(_FORMULA.finditer(line))
+    outside = _outside_formulas(line).strip(" .")
+    if found and re.search(r"[A-Za-z]{3,}|\b(?:is|it|so|we)\b", outside) and not unit_name(outside):
+        after = line[found[-1].end() :]
+        if m := re.match(r" (?:is|are|equals?|must be|will be) ", after):  # the value of $x$ is 5
+            before = line[: found[-1].end()]
+            return _in_line(after[m.end() :], known) if stated(before, after) and not unsure(before + " ") else [line]
+        first = len(found) - 1
+        while first and re.fullmatch(
+            r"\s*(?:[,;]?\s*(?:and|or)|[,;])\s*", line[found[first - 1].end() : found[first].start()]
+        ):
+            first -= 1  # a list of formulas is one answer
+        if not stated(line[: found[first].start()], after):
+            return [line]
+        return [", ".join("".join(filter(None, m.groups())) for m in found[first:])]
+    is_ = next(reversed(list(_COPULA.finditer(line))), None)
+    if is_ and re.search(r"\d", value := line[is_.end() :].strip()) and _VALUE.fullmatch(value):
+        return [line, value] if stated(line[: is_.start()], "") else [line]
+    numbers = list(_NUMBERS.finditer(line))
+    prose = len(re.findall(r"[A-Za-z']{2,}", line)) > 1 and not re.search(r"[\\=<>^+*_;]", line)
+    if prose and len(numbers) == 1 and stated(line[: numbers[0].start()], line[numbers[0].end() :]):
+        return [line, numbers[0][0] + _unit_after(line[numbers[0].end() :], known)]
+    return [line]
+
+
+def _unit_after(text: str, known: Callable[[str], object]) -> str:
+    """The unit that a text begins with, of up to four words, with a space before it; "" if it is none we know."""
+    if m := re.match(r" ?(?:%|percent\b)", text):
+        return m[0]
+    parts = re.split(r"[,;()!?]|\.(?:\s|$)", text, maxsplit=1)[0].split()[:4]
+    for n in range(len(parts), 0, -1):
+        unit = " ".join(parts[:n])
+        if known(unit) and not (unit == "in" and text.strip(" .") != "in"):  # 5 in all
+            return " " + unit
+    return ""
+
+
+def _outside_formulas(line: str) -> str:
+    """Without what stands between the first opening and the last closing sign of each kind: $ $, \\( \\), \\[ \\]."""
+    kept, at, pairs = "", 0, [("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")]
+    while True:
+        spans = [(line.find(a, at), line.rfind(b), len(a)) for a, b in pairs]
+        spans = [(start, end, n) for start, end, n in spans if 0 <= start and start + n <= end]
+        if not spans:
+            return kept + line[at:]
+        start, end, n = min(spans)
+        kept, at = kept + line[at:start], end + n
