@@ -1,10 +1,15 @@
 """A very small lesson with graded exercises, and what a class might hand in for it."""
 
+import contextlib
 import json
+import sys
 from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+import trinity_mini
+from trinity_mini.grade_guard import CHECKERS
 
 WORDS = """# 01 A tiny lesson
 
@@ -99,3 +104,19 @@ def lessons(folder: Path) -> Path:
     write(master(), folder / "01_tiny.ipynb")
     write(new_notebook(cells=[new_markdown_cell("# 00", id="a")]), folder / "00_start_here.ipynb")
     return folder
+
+
+@contextlib.contextmanager
+def own_checkers():
+    """Afterwards the modules of checkers are those that were loaded before, not those that a guard has loaded."""
+    before = {k: v for k, v in sys.modules.items() if k.startswith(CHECKERS)}
+    try:
+        yield
+    finally:
+        for name in [k for k in sys.modules if k.startswith(CHECKERS)]:
+            del sys.modules[name]
+        for name in [k for k in vars(trinity_mini) if k.startswith("checks")]:
+            delattr(trinity_mini, name)
+        for name, module in before.items():
+            sys.modules[name] = module
+            setattr(trinity_mini, name.rpartition(".")[2], module)

@@ -423,6 +423,46 @@ def f(x):
     while True: yield x
 == an answer too long
 def f(x): return "a" * (5 * 10**7)
+== an answer of one text many times
+s = "a" * 1_000_000
+def f(x): return [s] * 30_000
+== an answer of shared parts
+def f(x):
+    y = [1]
+    for i in range(30): y = [y, y]
+    return y
+== an answer of shared parts in a dict
+def f(x):
+    y = {1: 1}
+    for i in range(30): y = {1: y, 2: y}
+    return y
+== a measure that lies
+s = "a" * 1_000_000
+def len(x): return 0
+def type(x): return int
+list = str = bytes = dict = int = range = None
+def f(x): return [s] * 30_000
+== an object full of text
+s = "a" * 1_000_000
+class A: pass
+def f(x):
+    a = A()
+    a.x = [s] * 30_000
+    return a
+== a last value of one text many times
+s = "a" * 1_000_000
+def f(x): return None
+[s] * 30_000
+== a last value of shared parts
+def f(x): return None
+y = [1]
+for i in range(30): y = [y, y]
+y
+== a question of one text many times
+s = "a" * 1_000_000
+input([s] * 30_000)
+== an error of many words
+def f(x): raise ValueError("a " * 10**7)
 == an answer inside itself
 def f(x):
     x = []
@@ -660,6 +700,138 @@ def f(x): return 0
 def f(x, seen=[]):
     seen.append(x)
     return seen[0] ** 2
+""")
+
+# --- for code_grader.py: where None would leave a wrong program out of the grading ------------------------------------
+
+ESCAPES = table("""
+== a text says that a module is missing
+def f(x): raise ModuleNotFoundError("No module named 'numpy'")
+== a text says so at once
+raise ModuleNotFoundError("No module named 'numpy'")
+== a text says so, and a comment imports it
+# import numpy
+def f(x): raise ModuleNotFoundError("No module named 'numpy'", "import numpy")
+== an import for nothing
+import numpy as np, os
+from scipy import (linalg,
+    stats)
+def f(x): return 0
+== an import for nothing in a block
+try:
+    import torch.nn as nn  # nothing
+finally:
+    pass
+def f(x): return 0
+== an import of what no interpreter has here
+import tkinter
+def f(x): return 0
+== a word on the errors, and an exit
+import sys
+print("ModuleNotFoundError: No module named 'numpy'", file=sys.stderr)
+sys.exit(1)
+== the exit codes of the sandbox
+import os
+def f(x): os._exit(201)
+== the interpreter gives up
+import os
+def f(x): os.abort()
+== a function for a number
+def f(x): return lambda: x * x
+== an object for a number
+class A: pass
+def f(x): return A()
+== a list of objects
+class A:
+    def __eq__(self, other): return True
+def f(x): return [A()]
+== without end
+def f(x):
+    while True: pass
+== without end, at the second call
+def f(x, seen=[]):
+    seen.append(x)
+    while len(seen) > 1: pass
+    return x * x
+""")
+
+UNITTEST = """
+import unittest
+class TestCases(unittest.TestCase):
+    def test_3(self):
+        self.assertEqual(task_func(3), 9)
+    def test_10(self):
+        with self.subTest("ten"):
+            self.assertEqual(task_func(10), 100)
+"""
+
+JUDGES = table("""
+== skipped
+import unittest
+def f(x): raise unittest.SkipTest("later")
+== skipped by a later import
+def f(x):
+    import unittest.case
+    raise unittest.case.SkipTest
+== every failure is a skip
+import unittest
+unittest.TestCase.failureException = unittest.SkipTest
+== every failure is a skip, later
+def f(x):
+    import sys
+    case = sys.modules["unittest.case"]
+    case.TestCase.failureException = case.SkipTest
+== contextlib swallows
+import contextlib
+real = contextlib.contextmanager
+def fake(f):
+    class C:
+        def __init__(self, *a, **k): self.g = real(f)(*a, **k)
+        def __enter__(self): return self.g.__enter__()
+        def __exit__(self, *a):
+            self.g.__exit__(None, None, None)
+            return True
+    return C
+contextlib.contextmanager = fake
+== a unittest by a path of its own
+import sys, importlib.util
+class R:
+    testsRun, skipped, expectedFailures = 2, [], []
+    def wasSuccessful(self): return True
+class L:
+    def find_spec(self, name, target=None):
+        if name == "unittest": return importlib.util.spec_from_loader(name, self)
+    def create_module(self, spec): return None
+    def exec_module(self, m):
+        m.TestCase = object
+        m.TextTestRunner = lambda **k: type("T", (), {"run": lambda self, x: R()})()
+        m.defaultTestLoader = type("D", (), {"loadTestsFromTestCase": lambda s, x: s, "countTestCases": lambda s: 2})()
+    def invalidate_caches(self): pass
+def hook(path):
+    if path != "own": raise ImportError
+    return L()
+sys.path_hooks.insert(0, hook)
+sys.path.insert(0, "own")
+sys.path_importer_cache.clear()
+== a unittest of its own
+import sys, unittest
+unittest.TestCase.assertEqual = lambda *a, **k: None
+sys.modules["unittest"] = sys.modules["unittest.case"] = unittest
+== a unittest patched at a collection
+import gc, sys
+def patch(phase, info):
+    case = sys.modules.get("unittest.case")
+    if case is not None and hasattr(case, "TestCase"): case.TestCase.assertEqual = lambda *a, **k: None
+gc.callbacks.append(patch)
+gc.set_threshold(1)
+== a unittest patched at a call
+import sys
+def patch(code, offset, *more):
+    case = sys.modules.get("unittest.case")
+    if case is not None and hasattr(case, "TestCase"): case.TestCase.assertEqual = lambda *a, **k: None
+sys.monitoring.use_tool_id(3, "x")
+sys.monitoring.register_callback(3, sys.monitoring.events.PY_START, patch)
+sys.monitoring.set_events(3, sys.monitoring.events.PY_START)
 """)
 
 GROUPS = {"files": FILES, "reach": REACH, "inside": INSIDE, "hunger": HUNGER}

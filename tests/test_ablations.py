@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy.stats import entropy
 
-from trinity_mini.ablation_studies import STUDIES, run_ablation, run_emergence
+from trinity_mini.ablation_studies import HEADS, SIGMAS, STUDIES, run_ablation, run_emergence, run_head
 from trinity_mini.ablations import (
+    SIGMA0,
     VARIANTS,
     LastToken,
     MeanToken,
@@ -18,10 +19,13 @@ from trinity_mini.ablations import (
     agent_entropy,
 )
 from trinity_mini.backbone import Backbone
+from trinity_mini.baselines import sep_cma_es
 from trinity_mini.episode import uniforms
 from trinity_mini.episode_tree import EpisodeTree
 from trinity_mini.head import make_head
 from trinity_mini.pool import EmbeddedPool
+from trinity_mini.presets import preset
+from trinity_mini.study import frame
 from trinity_mini.tasks import FAMILIES, questions
 
 
@@ -92,10 +96,37 @@ def test_readers_against_a_plain_forward_pass(tree, reader):
         assert torch.allclose(found, wanted, atol=1e-4)
 
 
+def test_sigma0_of_each_head_is_the_studys_choice():
+    rows = frame("heads")
+    tuning = rows[(rows.split == "validation") & (rows.seed > 100)].pivot_table("accuracy", "variant", "sigma0")
+    assert (tuning.shape, tuning.isna().any(axis=None)) == ((len(HEADS), len(SIGMAS)), False)
+    assert {name: v.sigma0 for name, v in HEADS.items()} == tuning.idxmax(axis=1).to_dict()
+    assert {v.head for v in HEADS.values()} == set(SIGMA0)
+    assert min(SIGMAS) < min(SIGMA0.values()) and max(SIGMA0.values()) < max(SIGMAS)  # none at an end
+
+
+def test_the_heads_are_judged_with_their_own_sigma0_on_other_seeds_than_chose_it():
+    rows, tried = frame("ablations"), frame("heads")
+    assert not {*rows.seed} & {*tried[tried.split == "validation"].seed}
+    for name, v in HEADS.items():
+        used = rows[rows.variant == name].fillna({"sigma0": preset("mini").sigma0}).sigma0
+        assert set(used) == {v.sigma0} and len(used) == 2 * 6
+    plain = rows[~rows.variant.isin(HEADS)]
+    assert plain.sigma0.isna().all() and all(v.sigma0 == preset("mini").sigma0 for v in VARIANTS if v.name not in HEADS)
+
+
+def test_by_argmax_no_sigma0_differs_from_another(tree):
+    variant = next(v for v in VARIANTS if v.head == "block-diagonal-n" and v.argmax)
+    one, four = (list(sep_cma_es(VariantGame(tree, variant), 3 * 544, 1, sigma0=s))[-1] for s in (1.0, 4.0))
+    assert one.reward == four.reward and np.allclose(4 * one.theta, four.theta)
+
+
 def test_the_quick_studies_run(tmp_path, monkeypatch):
     monkeypatch.setattr("trinity_mini.ablation_studies.CachedPool", EmbeddedPool)
     rows = run_ablation(STUDIES["ablations"].quick[1])
     assert [r["selection"] for r in rows] == ["as trained", "argmax"] and rows[0]["turns"] <= 2
+    (row,) = run_head(STUDIES["heads"].quick[0])
+    assert row["n"] == 4 * 64 and 0 < row["accuracy"] < 1
     rows = run_emergence(STUDIES["emergence"].quick[0])
     looks = [r for r in rows if r["what"] == "generation"]
     for r in looks:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import replace
 
 import benchmark_items
@@ -22,6 +24,8 @@ from trinity_mini.files import UserError
 from trinity_mini.pool import Reply
 
 pytest.importorskip("datasets", reason="pip install -e .[llm]")
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*were read")  # of a few rows of each set
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +147,7 @@ def test_files_without_rows_are_told(tmp_path, content):
 @pytest.mark.parametrize(
     "change",
     [
-        {"problem": None}, {"answer": None}, {"answer": {"a": 1}}, {"answer": " "}, {"answer": 0.5},
+        {"problem": None}, {"problem": " "}, {"answer": None}, {"answer": {"a": 1}}, {"answer": " "}, {"answer": 0.5},
         {"unique_id": None}, {"subject": 5}, {"problem": "x" * 300_000},
     ],
 )  # fmt: skip
@@ -153,14 +157,88 @@ def test_rows_of_other_types_are_refused_at_once(tmp_path, change):
         load("math500", "train", root=jsonl(tmp_path, row | change))
 
 
+GOOD = {"problem": "1+1", "answer": "2", "id": "u"}
+
+
+@pytest.mark.parametrize("line", ["null", "5", '"x"', "[[]]", "[null]", "true", "{} null", "NaN"])
+@pytest.mark.parametrize("before", ["", json.dumps(GOOD) + "\n"])
+def test_lines_that_are_no_objects_are_refused(tmp_path, line, before):
+    """In an interpreter of its own: `null` alone in a file once crashed it."""
+    (tmp_path / "test.jsonl").write_text(f"\n{before}{line}\n", encoding="utf-8")
+    with pytest.raises(UserError, match="download it again"):
+        load("aime25", root=tmp_path)
+
+
+def test_a_list_of_objects_is_read(tmp_path):
+    for text in (json.dumps([GOOD]), json.dumps([GOOD], indent=1), "\ufeff" + json.dumps(GOOD)):
+        (tmp_path / "test.jsonl").write_text(text, encoding="utf-8")
+        assert [i.gold for i in load("aime25", root=tmp_path)] == ["2"]
+
+
+def test_a_part_of_a_set_is_told(tmp_path):
+    with pytest.warns(UserWarning, match="math-ai/aime25 has 30 rows for 'test', but 1 were read"):
+        load("aime25", root=jsonl(tmp_path, GOOD))
+    whole = [GOOD | {"problem": f"{i}+{i}", "id": str(i)} for i in range(30)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(load("aime25", root=jsonl(tmp_path, *whole))) == 30
+    folder = tmp_path / "all"
+    folder.mkdir()
+    (folder / "test-00000-of-00002.parquet").write_bytes(b"x")
+    with pytest.raises(UserError, match="1 of 2 files"):
+        load("mmlu", root=tmp_path)
+
+
+def test_one_id_is_one_question(tmp_path):
+    assert len(load("aime25", root=jsonl(tmp_path, GOOD, GOOD))) == 1
+    with pytest.raises(UserError, match="row 2 of math-ai/aime25 has the id of an earlier row"):
+        load("aime25", root=jsonl(tmp_path, GOOD, GOOD | {"problem": "1+2"}))
+
+
+@pytest.mark.parametrize(
+    "choices", [["1", "2", "2", "3"], ["1", "2", " 1 ", "3"], ["1", "2", "", "3"], ["1", "2", " ", "3"]]
+)
+def test_options_that_are_equal_or_empty_are_left_out_and_told(choices):
+    row = benchmark_items.MMLU[0]
+    with pytest.warns(UserWarning, match="1 of 2 rows of cais/mmlu are left out"):
+        items = list(benchmarks._items(BENCHMARKS["mmlu"], "test", 0, iter([row, row | {"choices": choices}])))
+    assert len(items) == 1
+    with pytest.raises(UserError, match="no question"):
+        list(benchmarks._items(BENCHMARKS["mmlu"], "test", 0, iter([row | {"choices": choices}])))
+
+
+def test_options_of_gpqa_are_text_whatever_they_say(tmp_path):
+    names = ("Correct Answer", *(f"Incorrect Answer {k}" for k in (1, 2, 3)))
+    rows = [
+        benchmark_items.GPQA[i] | dict(zip(names, options, strict=True))
+        for i, options in enumerate([("None", "NA", "NaN", "null"), ("0.5", "1", "2", "03"), ("1", "2", "3", "")])
+    ]
+    with open(tmp_path / "gpqa_diamond.csv", "w", encoding="utf-8", newline="") as f:
+        writer = csv.DictWriter(f, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    with pytest.warns(UserWarning, match="1 of 3 rows of Idavidrein/gpqa are left out"):
+        items = load("gpqa", root=tmp_path)
+    assert len(items) == 2 and all(f") {o}\n" in items[0].prompt for o in ("None", "NA", "NaN", "null"))
+    assert ") 0.5\n" in items[1].prompt and ") 03\n" in items[1].prompt
+    text = (tmp_path / "gpqa_diamond.csv").read_text(encoding="utf-8")
+    for damaged in (text[:-30], text.replace(",", ";"), text + '"x'):
+        (tmp_path / "gpqa_diamond.csv").write_text(damaged, encoding="utf-8")
+        with pytest.raises(UserError):
+            load("gpqa", root=tmp_path)
+
+
 ODD = {
     "mmlu": [{"answer": -1}, {"answer": 4}, {"answer": None}, {"choices": "abcd"}, {"choices": [1, 2, 3, 4]},
-             {"choices": ["x"] * 30}, {"question": 5}, {"subject": None}],
+             {"choices": ["x"] * 30}, {"question": 5}, {"question": " "}, {"subject": None}],
     "livecodebench": [{"metadata": "[" * 100_000}, {"metadata": "[1]"}, {"metadata": '{"func_name": 5}'},
-                      {"private_test_cases": None}, {"question_id": None}, {"question_content": None}],
-    "bigcodebench": [{"libs": "-" * 100_000 + "1"}, {"libs": "5"}, {"libs": "[5]"}, {"test": None}],
-    "mtbench": [{"prompt": []}, {"prompt": [1]}, {"reference": [5]}, {"prompt_id": None}],
-    "rlpr": [{"prompt": []}, {"prompt": [{"role": "user", "content": 5}]}, {"reward_model": None}],
+                      {"private_test_cases": None}, {"question_id": None}, {"question_content": None},
+                      {"question_content": ""}],
+    "bigcodebench": [{"libs": "-" * 100_000 + "1"}, {"libs": "5"}, {"libs": "[5]"}, {"test": None},
+                     {"instruct_prompt": "\n"}],
+    "mtbench": [{"prompt": []}, {"prompt": [1]}, {"prompt": ["", "x"]}, {"reference": [5]}, {"prompt_id": None}],
+    "rlpr": [{"prompt": []}, {"prompt": [{"role": "user", "content": 5}]}, {"reward_model": None},
+             {"prompt": [{"role": "user", "content": " "}]}],
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -172,6 +173,15 @@ def test_ask_tells_an_episode(world, capsys, question):
     assert (row["name"], row["unit"]) == ("answer", "text")
 
 
+def test_ask_takes_a_run_folder_as_evaluate_does(world, capsys):
+    path, told = world.theta(world.folder / "run", seed=4), []
+    for given in (path, path.parent):
+        assert called("ask", "capital peru", "--checkpoint", given) == 0
+        told.append(capsys.readouterr().out)
+    assert called("ask", "capital peru") == 0
+    assert told[0] == told[1] != capsys.readouterr().out
+
+
 def test_json_on_standard_output_is_json_alone(world, capsys):
     assert called("evaluate", "--per-family", 4, "--json", "-") == 0
     captured = capsys.readouterr()
@@ -226,6 +236,17 @@ def refused(world, capsys, *args, code=2):
         (["evaluate", "data"], "cannot read data.theta.safetensors .*check the path"),
         (["evaluate", "data/tiny_pool/skills.csv"], "truncated or not a coordinator .*: restore it"),
         (["ask", "capital peru", "--checkpoint", "nowhere"], "cannot read nowhere"),
+        (["ask", "capital peru", "--checkpoint", "data"], "cannot read data.theta.safetensors .*check the path"),
+        (["evaluate", "--root", "nowhere"], "--root is of benchmark files, and the preset mini asks none: leave it"),
+        (["evaluate", "--root", "data"], "the preset mini asks none: leave it out"),
+        (["evaluate", "--preset", "laptop", "--root", "data"], "the preset laptop asks none"),
+        (["evaluate", "--preset", "gpu-open", "--root", "nowhere"], "--root nowhere is no folder: give the one"),
+        (["train", "--root", "data"], "the preset mini asks none"),
+        (["train", "--preset", "gpu-open", "--root", "nowhere"], "--root nowhere is no folder"),
+        (["train", "--preset", "nope", "--root", "data"], "unknown preset"),
+        (["bench", "es", "--model", "x"], "--model and --device are of .bench states., not of .bench es."),
+        (["bench", "svf", "--device", "cpu"], "not of .bench svf.: leave them out"),
+        (["bench", "episodes", "--model", "x", "--device", "cpu", "--quick"], "not of .bench episodes."),
     ],
 )
 def test_what_the_user_can_mend_is_said_in_a_sentence(world, capsys, args, says):
@@ -297,6 +318,19 @@ def test_a_run_with_another_seed_or_budget_is_refused(world, capsys):
 def test_a_read_only_folder_is_refused_before_any_work(world, capsys, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert "give a file in a folder that can be written" in refused(world, capsys, "evaluate", "--json", "rows.json")
+
+
+@posix
+def test_what_is_written_to_as_it_is_needs_no_folder_to_write_in(world, monkeypatch, tmp_path):
+    """Nobody but root may make a file in /dev, and /dev/stdout is none to be made."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setattr(os, "access", lambda path, mode: os.path.exists(path) and not os.path.isdir(path))
+    for path in ("/dev/null", "/dev/stdout", "/dev/fd/1", tmp_path / "pipe"):
+        commands.writable(Path(path))
+    for path in ("/dev", "/dev/nothing", "/dev/fd/999", tmp_path / "file", tmp_path / "new"):
+        with pytest.raises(UserError, match="cannot write"):
+            commands.writable(Path(path))
 
 
 def test_rows_that_cannot_be_written_at_the_end_are_printed(world, capsys, monkeypatch):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import bernoulli
+from scipy.stats import bernoulli, sem
 from world import LetterPool
 
 from trinity_mini import evaluation
@@ -63,6 +63,30 @@ def test_summary_is_mean_and_binomial_error(asked):
         assert row.se == pytest.approx(bernoulli(row.value).std() / len(part) ** 0.5)
         assert row.se == pytest.approx(part["reward"].sem(ddof=0))
         assert row.turns == pytest.approx(part["turns"].mean()) and row.calls == 2.0
+
+
+def test_the_error_of_grades_between_0_and_1_is_that_of_the_sample(asked):
+    """A tenth more or less is no coin: the binomial error would be many times too large."""
+    frame = random_records(asked, names=["a", "b"])
+    rng = np.random.default_rng(4)
+    graded = (frame["name"] == "b") & frame["family"].isin(["math", "know"])
+    frame.loc[graded, "reward"] = rng.choice([0.7, 0.8, 0.9], graded.sum())
+    frame.loc[graded.idxmax(), "reward"] = np.nan
+    table = summary(frame).set_index(["name", "family"])
+    for (name, family), row in table.iterrows():
+        kept = frame[(frame["name"] == name) & ((frame["family"] == family) | (family == "all"))]["reward"].dropna()
+        binary = name == "a" or family in ("code", "reason")
+        assert row.n == len(kept) and row.se == pytest.approx(sem(kept, ddof=0 if binary else 1))
+    assert table.loc[("b", "math"), "se"] < 0.05
+
+
+@pytest.mark.parametrize(
+    "rewards, se", [([0.5], np.nan), ([1.0], 0.0), ([np.nan, 0.25, 0.75], 0.25), ([np.nan], np.nan)]
+)
+def test_the_error_of_few_grades(asked, rewards, se):
+    table = summary(records("x", asked[: len(rewards)], rewards, 1, 1))
+    assert table["se"].tolist() == pytest.approx([se] * 2, nan_ok=True)
+    assert wide(table)
 
 
 def test_lost_episodes_are_left_out_not_scored(asked):

@@ -195,6 +195,38 @@ def test_out_of_memory_while_weights_are_built(monkeypatch):
     torch.testing.assert_close(b.hidden(texts, deltas), wanted, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("where", ["singular_values", "stack"])
+@pytest.mark.parametrize("error", ERRORS, ids=lambda e: type(e).__name__)
+def test_out_of_memory_for_the_singular_values(monkeypatch, where, error):
+    """Before the first pass: what is cached is given back and it goes on; where nothing is, it is said."""
+    b, texts = backbone("tiny"), random_texts(4, 20, 30)
+    deltas = moved(b, 4)
+    wanted = backbone("tiny").hidden(texts, deltas)
+    b.hidden(texts, deltas)
+    owner = b.svf() if where == "singular_values" else np
+    plain, held = getattr(owner, where), []
+
+    def full(*args):
+        held.append(b.held())
+        if held[-1] or always:
+            raise error
+        return plain(*args)
+
+    monkeypatch.setattr(owner, where, full)
+    always = False
+    torch.testing.assert_close(b.hidden(texts, deltas), wanted, atol=1e-5, rtol=0)
+    assert len(held) == 2 and held[0] > held[1] == 0
+    always = True
+    with pytest.raises(UserError, match="singular values of 5 candidates: take a smaller population"):
+        b.hidden(texts, deltas)
+    b.clear_cache()
+    with pytest.raises(UserError, match="singular values"):
+        b.hidden(texts, deltas)
+    error = RuntimeError("CUDA error: invalid argument")
+    with pytest.raises(RuntimeError, match="invalid argument"):
+        b.hidden(texts, deltas)
+
+
 LIMITED = """
 import resource, sys
 import numpy as np, torch

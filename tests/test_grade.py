@@ -17,8 +17,9 @@ from classroom import lessons, master, write
 from trinity_mini import __main__ as cli
 from trinity_mini import grade
 from trinity_mini.files import ROOT, UserError
-from trinity_mini.grade import COLUMNS, Graded, Row, as_csv, found_files, grade_files, names_of, report, report_name
-from trinity_mini.grade_kernel import Guard
+from trinity_mini.grade import found_files, grade_files
+from trinity_mini.grade_book import COLUMNS, Graded, Row, as_csv, names_of, report, report_name
+from trinity_mini.grade_guard import Guard
 from trinity_mini.grade_run import DIED, NOT_RUN, TIME, Kernel, Limits, NotStarted, Step, run
 from trinity_mini.student import masters, student_notebook
 
@@ -119,7 +120,7 @@ def course(tmp_path_factory):
 def graded(course):
     """All of them, graded once: name without .ipynb -> what it got."""
     done = grade_files([course / "handed in"], course / "out", LIMITS, course / "notebooks")
-    return {g.file.removesuffix(".ipynb"): g for g in done}
+    return {g.file.removesuffix(".ipynb").removeprefix("handed in/"): g for g in done}
 
 
 def rows(g):
@@ -148,7 +149,7 @@ def test_overwritten_checkers_are_restored_and_told(graded):
     assert got["01-double-test"][1].startswith("double(x) is 0, and ")
     assert got["01-total-test"][0] == 0 and got["01-total-test"][1].startswith("total(values) is 7, and ")
     assert got["01-half-test"] == (0, "not done yet")
-    [note] = [n for n in g.notes if "overwritten" in n]
+    [note] = [n for n in g.notes if "Overwritten" in n]
     for name in ("builtins.abs", "builtins.sum", "numpy.allclose", "called", "trinity_mini.checks.same"):
         assert name in note
     assert "Locked cell 01-double-test was changed and is restored." in g.notes
@@ -244,7 +245,7 @@ def marked():
 def test_the_time_of_a_whole_notebook_and_a_text_that_cannot_be_sent():
     steps = [Step("x = 1"), Step("raise ValueError('\\udc80')"), Step(FOREVER), Step("assert x", "t", 1)]
     found = run(steps, replace(LIMITS, cell=60, notebook=4))
-    assert [o.ename for o in found] == ["", "ValueError", TIME, NOT_RUN]
+    assert [(o.done, o.ename) for o in found] == [(True, ""), (False, "ValueError"), (False, TIME), (False, NOT_RUN)]
     assert 0 < float(found[2].evalue) <= 4
 
 
@@ -258,7 +259,8 @@ def test_the_time_of_a_whole_notebook_and_a_text_that_cannot_be_sent():
 )
 def test_a_kernel_that_sends_nonsense_costs_its_own_cells(trick):
     found = run([Step("x = 1"), Step(trick), Step("y = 2"), Step("assert y == 2", "t", 1)], replace(LIMITS, restarts=3))
-    assert len(found) == 4 and DIED in [o.ename for o in found] and found[0].ename == ""
+    assert len(found) == 4 and found[0].done
+    assert found[3].done or DIED in [o.ename for o in found]
 
 
 def test_what_no_kernel_can_be_sent_does_not_stop_the_grading(tmp_path, course):
@@ -269,9 +271,9 @@ def test_what_no_kernel_can_be_sent_does_not_stop_the_grading(tmp_path, course):
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "in" / "c.ipynb")
     found = {g.file: g for g in grade_files([tmp_path / "in"], tmp_path / "out", LIMITS, course / "notebooks")}
-    assert found["b.ipynb"].points == found["b.ipynb"].most == found["a.ipynb"].points
-    if "c.ipynb" in found:
-        assert found["c.ipynb"].rows[0].message.startswith("is no file")
+    assert found["in/b.ipynb"].points == found["in/b.ipynb"].most == found["in/a.ipynb"].points
+    if "in/c.ipynb" in found:
+        assert found["in/c.ipynb"].rows[0].message.startswith("is no file")
 
 
 def test_one_notebook_that_breaks_the_grader_does_not_stop_the_others(tmp_path, course, monkeypatch):
@@ -302,9 +304,8 @@ def test_a_kernel_that_cannot_be_started():
 def test_a_kernel_has_no_keys_and_a_folder_of_its_own(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "not for you")
     with Kernel(LIMITS) as kernel:
-        code = "import os; seen = [k for k in os.environ if 'KEY' in k], os.listdir()"
-        reply = kernel.ask(code, 30, "seen")
-        assert reply["user_expressions"]["result"]["data"]["text/plain"] == "([], [])"
+        code = "import os; raise ValueError([k for k in os.environ if 'KEY' in k], os.listdir())"
+        assert kernel.ask(code, 30)["evalue"] == "([], [])"
         assert kernel.ask("input()", 30)["ename"] == "StdinNotImplementedError"
 
 
@@ -324,7 +325,7 @@ def test_ctrl_c_keeps_what_is_finished(course, tmp_path):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
     with subprocess.Popen(args, cwd=ROOT, preexec_fn=default, **pipes) as p:
         try:
-            assert p.stdout.readline().startswith("1/2  a.ipynb  01_tiny  6 of 6 points  ")
+            assert p.stdout.readline().startswith("1/2  class/a.ipynb  01_tiny  6 of 6 points  ")
             time.sleep(1)
             p.send_signal(signal.SIGINT)
             said, where = p.stderr.read(), tmp_path / "out" / "grades.csv"
@@ -369,7 +370,7 @@ def test_the_command(course, tmp_path, monkeypatch, capsys):
     row = {"name": "bo ben/01_tiny.ipynb", "family": "01-double-test", "value": 0, "se": None, "n": 2, "unit": "points"}
     assert kept[0] == row and len(kept) == 3
     made = {p.relative_to(tmp_path / "grades").as_posix() for p in (tmp_path / "grades").rglob("*.*")}
-    assert made == {"grades.csv", "totals.csv", "reports/bo_ben_01_tiny.md"}
+    assert made == {"grades.csv", "totals.csv", ".files.sqlite", "reports/bo_ben_01_tiny.md"}
 
 
 def test_without_masters_nothing_is_graded(tmp_path):
@@ -385,7 +386,7 @@ def test_files_are_found_once_and_told_apart(tmp_path):
     (tmp_path / "cy").mkdir()
     found = found_files([tmp_path, tmp_path / "bo" / ".." / "bo" / "04.ipynb"])
     assert names_of(found) == ["ada/04.ipynb", "bo/04.ipynb", "cy"]
-    assert names_of(found_files([tmp_path / "bo" / "notes.txt"])) == ["notes.txt"]
+    assert names_of(found_files([tmp_path / "bo" / "notes.txt"])) == ["bo/notes.txt"]
 
 
 def test_report_names_differ():

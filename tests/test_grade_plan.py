@@ -3,17 +3,15 @@
 import builtins
 import json
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from classroom import DOUBLE_TEST, HALF_TEST, IMPORTS, master, write
+from classroom import DOUBLE_TEST, HALF_TEST, IMPORTS, master, own_checkers, write
 
-import trinity_mini
 from trinity_mini.files import UserError
 from trinity_mini.grade import points
-from trinity_mini.grade_kernel import CHECKERS, RESULT, Guard
+from trinity_mini.grade_guard import CHECKERS, Guard
 from trinity_mini.grade_plan import imports, master_of, plan, read_cells, watched
 from trinity_mini.grade_run import DIED, NOT_RUN, TIME, Limits, Outcome, Step, _checked
 from trinity_mini.student import student_notebook
@@ -112,6 +110,27 @@ def test_a_locked_cell_without_points_is_the_masters(handed):
     assert "scale = 4" not in texts(made) and made.notes == ["Locked cell 01-scale was changed and is restored."]
 
 
+@pytest.mark.parametrize("end", ["\r\n", "\r", "  \n", "\t \r\n"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_line_ends_and_blanks_of_other_editors_accuse_nobody(tmp_path, end, whole):
+    """With and without grade_ids and ids, as one text and as lines."""
+    notebook = json.loads(student_notebook(master()))
+    for cell in notebook["cells"]:
+        text = cell["source"] if isinstance(cell["source"], str) else "".join(cell["source"])
+        text = text.replace("\n", end) + (end if whole else "")
+        cell["source"] = text if whole else text.splitlines(keepends=True)
+        if not whole and " " not in end and "\t" not in end:
+            cell["metadata"], cell["id"] = {}, ""
+    made = plan(read_cells(write(notebook, tmp_path / "x.ipynb")), master())
+    assert made.notes == [] and not any("\r" in text for text in texts(made))
+    assert len(made.steps) == 9 and sum("def double" in text for text in texts(made)) == 1
+
+
+def test_a_locked_cell_that_is_really_changed_is_told(handed):
+    by_id(handed)["01-half-test"]["source"] += "\r\npass"
+    assert plan(handed, master()).notes == ["Locked cell 01-half-test was changed and is restored."]
+
+
 # ---- reading -----------------------------------------------------------------------------------------
 
 
@@ -177,7 +196,9 @@ def test_imports_are_those_that_bound_a_name_last():
 
 
 def test_modules_that_checkers_rely_on():
-    assert watched(master()) == ["numpy"]
+    found = watched(master())
+    assert {"numpy", "numpy.random", "numbers", "traceback"} <= {*found}
+    assert not any(n.startswith(CHECKERS) for n in found)
 
 
 # ---- a checker cell ----------------------------------------------------------------------------------
@@ -186,19 +207,13 @@ def test_modules_that_checkers_rely_on():
 @pytest.fixture
 def guard(monkeypatch):
     """A guard whose fresh modules are gone after the test."""
-    before = {k: v for k, v in sys.modules.items() if k.startswith(CHECKERS)}
-    yield Guard(["numpy", "math", "no.such.module"])
-    for name in [k for k in sys.modules if k.startswith(CHECKERS)]:
-        del sys.modules[name]
-    for name, module in before.items():
-        sys.modules[name] = module
-        setattr(trinity_mini, name.rpartition(".")[2], module)
+    with own_checkers():
+        yield Guard(["numpy", "math", "no.such.module"])
 
 
 def checked(guard, space, source, *needs):
-    guard.check(space, source, needs, "n")
-    found = json.loads(space[RESULT])
-    assert found.pop("nonce") == "n"
+    found = guard.check(space, source, needs)
+    assert found.pop("done") is (not found["ename"])
     return found
 
 
@@ -246,14 +261,19 @@ def test_names_of_python_that_a_notebook_uses_otherwise(guard):
     assert space["sum"] == 3
 
 
-def reply(text):
-    return {"user_expressions": {"result": {"data": {"text/plain": repr(text)}}}}
+WHOLE = {"done": True, "ename": "", "evalue": "", "line": 0, "overwritten": []}
 
 
-@pytest.mark.parametrize("text", ["", "null", "3", "{}", '{"nonce": "other", "ename": ""}', '{"nonce": "n", "x": 1}'])
-def test_a_result_that_is_not_the_guards_is_no_pass(text):
-    assert _checked(reply(text), "n").ename == "Error"
-    assert _checked({"user_expressions": {}}, "n").ename == _checked({}, "n").ename == "Error"
+@pytest.mark.parametrize(
+    "found",
+    [None, 3, "", {}, {"ename": ""}, *({k: v for k, v in WHOLE.items() if k != gone} for gone in ("done", "line")),
+     *(WHOLE | {"done": x} for x in (False, 0, 1, None, "", "True")), WHOLE | {"line": None}],
+)  # fmt: skip
+def test_a_result_that_is_not_the_guards_is_no_pass(found):
+    for reply in ({"status": "ok", "found": found}, {"status": "ok"}, {"status": "error", "ename": "", "found": found}):
+        outcome = _checked(reply)
+        assert not outcome.done and outcome.ename == "Error"
+    assert _checked({"status": "ok", "found": WHOLE}).done
 
 
 # ---- points ------------------------------------------------------------------------------------------
@@ -262,21 +282,24 @@ def test_a_result_that_is_not_the_guards_is_no_pass(text):
 @pytest.mark.parametrize(
     ("outcome", "message"),
     [
-        (Outcome(""), ""),
-        (Outcome("NotImplementedError"), "not done yet (before it, the cell (a): NameError: b)"),
-        (Outcome("Wrong", "x\n is  2"), "x is 2"),
-        (Outcome("AssertionError", "", 4), "the visible check passes, a hidden test does not: AssertionError"),
-        (Outcome("ValueError", "bad", 1), "ValueError: bad"),
-        (Outcome(TIME, "8"), "took longer than 8 s"),
-        (Outcome(DIED), "the kernel stopped"),
+        (Outcome(True, ""), ""),
+        (Outcome(False, ""), "Error"),
+        (Outcome(False, "", "why"), "Error: why"),
+        (Outcome(False, " "), " "),
+        (Outcome(False, "NotImplementedError"), "not done yet (before it, the cell (a): NameError: b)"),
+        (Outcome(False, "Wrong", "x\n is  2"), "x is 2"),
+        (Outcome(False, "AssertionError", "", 4), "the visible check passes, a hidden test does not: AssertionError"),
+        (Outcome(False, "ValueError", "bad", 1), "ValueError: bad"),
+        (Outcome(False, TIME, "8"), "took longer than 8 s"),
+        (Outcome(False, DIED), "the kernel stopped"),
         (Outcome(), "not run: the 900 s of the notebook were up"),
-        (Outcome(NOT_RUN), "not run"),
+        (Outcome(False, NOT_RUN), "not run"),
     ],
 )
 def test_points_and_messages(outcome, message):
     steps = plan([], master())
     steps.steps, steps.notes = [Step("\n a\nb"), Step("check", "t", 3, (), (4,))], []
-    rows, notes = points(steps, [Outcome("NameError", "b"), outcome], Limits())
+    rows, notes = points(steps, [Outcome(False, "NameError", "b"), outcome], Limits())
     [(name, got, most, text)] = rows
-    assert (name, got, most) == ("t", 0 if message else 3, 3) and text.startswith(message)
+    assert (name, got, most) == ("t", 3 if outcome.done else 0, 3) and text.startswith(message)
     assert notes == ["Stopped: the cell (a): NameError: b"]

@@ -20,9 +20,9 @@ from trinity_mini import code_grader
 from trinity_mini.code_grader import cases, code_in, grade_code, same_output, same_value
 from trinity_mini.episode import run
 from trinity_mini.graders import grade_math, grade_number, grade_option, judge, letters_in, score_in
-from trinity_mini.math_text import boxed, final_answers
 from trinity_mini.pool import Reply
 from trinity_mini.quantities import quantity, unit
+from trinity_mini.reply_text import boxed, final_answers
 
 # gold | answer | 1 right, 0 wrong, ? cannot be told. ⏎ stands for a line break, ∅ for nothing.
 OPTIONS = r"""
@@ -105,6 +105,154 @@ B | the vitamin is B12 | 0
 I | I think so | 0
 C | It is not C | 0
 B | \boxed{} | 0
+# the article and the letter, other ways to name one, and to name none or two
+A | The answer is A because it is big. | 1
+A | The answer is A since x=1. | 1
+A | The correct option is A as shown above. | 1
+A | Answer: A is right | 1
+A | The answer is option A because of that. | 1
+A | The answer is A which is what we want. | 1
+A | The answer is A, which is large. | 1
+A | The answer is A due to friction. | 1
+A | Answer: A as required | 1
+A | The answer is A based system | 0
+A | The answer is A so-called paradox | 0
+A | The answer is A priori knowledge | 0
+A | The answer is A given number | 0
+A | The answer is A for-loop | 0
+A | The answer is A by-product | 0
+A | The answer is A and B. | 0
+A | The answer is A because B is right, the answer is B. | 0
+A | The answer is A or C | 0
+A | The answer is a | 1
+A | the answer is a. | 1
+A | The answer is a nice number. | 0
+A | The answer is a, b | 0
+B | B is correct. | 1
+B | B is the correct answer. | 1
+B | (B) is correct | 1
+B | Option B is correct. | 1
+A | A is correct. | 1
+A | Option A is right because it is large. | 1
+B | B is incorrect. | 0
+B | B is not correct. | 0
+B | Option B is wrong. | 0
+B | (B) is wrong. | 0
+B | (B) is not right | 0
+B | If B is correct, then x = 1. | 0
+B | I doubt that B is correct. | 0
+B | A or B is correct. | 0
+B | Neither A nor B is correct. | 0
+B | B is correct. A is also correct. | 0
+B | B is correct. C is correct too. | 0
+B | B is correct only if x > 3. | 0
+B | Is B correct? | 0
+B | Option A is incorrect. Option B is correct. | 1
+B | (A) wrong⏎(C) wrong⏎(D) wrong⏎(B) is right | 1
+B | The answer is “B”. | 1
+B | The answer is ‘B’. | 1
+B | The answer is 'B'. | 1
+B | The answer is "B". | 1
+B | The answer is (b). | 1
+B | The answer is b. | 1
+B | answer: b | 1
+B | the answer is b | 1
+B | the answer is b-flat | 0
+B | b) Paris | 1
+B | b. Paris | 1
+B | B - Paris | 1
+B | B – Paris | 1
+B | B, Paris | 1
+B | B, however, is wrong. | 0
+B | B, not A | 0
+B | B, Paris or Rome | 0
+B | B-52 | 0
+B | B - A = 3 | 0
+B | A - Rome⏎B - Paris⏎C - Oslo | 0
+I | I, Claudius | 0
+B | Answer - B | 1
+B | Answer – (B) | 1
+B | Ans: B | 1
+B | I choose B. | 1
+B | I would go with B. | 1
+B | I'd pick (B), because Paris is a capital. | 1
+A | I choose A. | 1
+A | I choose A nice day. | 0
+B | I would not choose B. | 0
+B | Should I choose B? | 0
+B | I choose B or C. | 0
+B | I choose B? No. I choose C. | 0
+B | It's B. | 1
+B | It must be (B). | 1
+B | It is not B. | 0
+B | It's B that is wrong. | 0
+B | It's B. No, it's C. | 0
+C | It's C programming. | 0
+B | Therefore, (B). | 1
+B | Therefore, B. | 1
+B | Hence option (B) | 1
+A | So, A. | 1
+A | So A is wrong. | 0
+A | So A nice day. | 0
+B | Hence B or C. | 0
+B | {"answer": "B"} | 1
+B | {"answer": "B or C"} | 0
+B | {"answer": "Better"} | 0
+B | Ｂ | 1
+B | （Ｂ） | 1
+B | The letter is B. | 1
+B | Letter B | 1
+B | The first letter is B. | 0
+B | <B> | 1
+B | <answer>B</answer> | 1
+B | The answer is A.</answer><answer>B</answer> | 1
+B | <answer>B</answer> <answer>C</answer> | 0
+B | I do not think that the answer is B. | 0
+B | I don't believe the answer is B. | 0
+B | It is not true that the answer is B. | 0
+B | I doubt that the correct answer is B. | 0
+B | I wonder whether the answer is B. | 0
+B | The answer is not B. | 0
+B | The answer is B? No, the answer is C. | 0
+B | I do not like it, but the answer is B. | 1
+B | It is not A, so the answer is B. | 1
+B | The answer is B, I think. | 1
+B | The answer is B, and I am sure. | 1
+B | The answer is B, A is wrong. | 1
+B | The answer is B, A. | 0
+B | B. wrong⏎C. right | 0
+D | The answer is D. None of the above | 1
+D | (D) Both A and B | 1
+D | D. Both A and B | 1
+B | (B) Wrong, Wrong | 1
+B | B. False, True | 1
+B | B. Not wrong, Wrong | 1
+B | B. It is not possible. | 1
+I | The answer is I because of x. | 1
+I | The answer is I think so | 0
+B | I choose between B and C. | 0
+B | Paris is B is correct | 0
+B | The correct answer is:⏎**B. Paris** | 1
+B | B is right, but C is better. | 0
+B | B is correct, C is correct. | 0
+B | Thus, the answer is not A but B. | 0
+B | So the answer is⏎⏎B | 1
+A | a) nice | 1
+A | A, nice | 1
+A | A - nice day | 1
+A | A, as always | 1
+B | B! | 1
+B | answer: "b" | 1
+B | Statement B is false. | 0
+B | Option B. | 1
+B | The best answer is B. | 1
+B | The incorrect ones are A, C. So B. | 1
+A | It's A. | 1
+A | It is A because of x. | 1
+A | It is A nice day. | 0
+A | It is A, B or C. | 0
+A | A is the best choice. | 1
+A | A is the best choice for dinner. | 0
 """
 NUMBERS = r"""
 # plain numbers
@@ -227,6 +375,69 @@ Paris | Paris | ?
 True | True | ?
 x + 1 | x + 1 | ?
 5 or 6 | 5 | ?
+# signs, names, large numbers
+1.6e-19 C | 1.602 × 10⁻¹⁹ C | 1
+1.6e-19 C | 1.602 × 10¹⁹ C | 0
+1.6e-19 C | 1.602 × 10⁻¹⁸ C | 0
+9.81 m/s^2 | 9.81 m·s⁻² | 1
+9.81 m/s^2 | 9.81 m·s² | 0
+9.81 m/s^2 | 9.81 m/sec^2 | 1
+2 | \Delta E = 2 eV | 1
+2 J | \Delta E = 2 eV | 0
+2 | \Delta E = 3 eV | 0
+2 | f(3) = 2 | 1
+3 | f(3) = 2 | 0
+2 | P(X>1) = 2 | 1
+2 | log(x) = 2 | 0
+2 | \ln x = 2 | 0
+2 | x^2 = 2 | 0
+2 | approx. 2 | 1
+2 | approx. 3 | 0
+$1.2 million | 1200000 | 1
+$1.2 million | 1.2 million dollars | 1
+$1.2 million | $1,200,000 | 1
+$1.2 million | 1.2 | 0
+$1.2 million | $1.2 billion | 0
+1.2 billion | 1.2e9 | 1
+1.2 billion | 1.2e6 | 0
+1200000 | 1.2 million | 1
+5 | 5 million | 0
+-3 | minus 3 | 1
+3 | minus 3 | 0
+# more units
+1 kWh | 3.6 MJ | 1
+1 kWh | 3.6 kJ | 0
+1 kWh | 1 kW | 0
+45° | 0.785 rad | 1
+45° | 0.785° | 0
+45° | 45 rad | 0
+12 months | 1 year | 1
+12 months | 2 years | 0
+12 months | 12 years | 0
+5 years | 60 months | 1
+3 MB | 24 Mb | 1
+3 MB | 3 Mb | 0
+3 MB | 3 megabytes | 1
+7 g | 7 G | 0
+7 g | 7 grams | 1
+1 T | 10000 G | 1
+25 °C | 25 degrees Celsius | 1
+25 °C | 25 degrees Fahrenheit | 0
+# a number in prose, with its unit
+2 V | The voltage is 2 V. | 1
+2 mV | The voltage is 2 V. | 0
+5 m | The length is 5 s. | 0
+5 m | The length is 500 cm in all. | 1
+0.05 | The rate is 5%. | 1
+5 | There are 5 in all. | 1
+5 | less than 5 | 0
+5 m | at least 5 m | 0
+5 m | The length is less than 5 m. | 0
+5 m | The length is not 5 m. | 0
+5 m | I do not think that the answer is 5 m. | 0
+5 m | The answer is⏎$$⏎5 \text{ m}⏎$$ | 1
+5 m | The answer is⏎$$⏎6 \text{ m}⏎$$ | 0
+5 | five apples | 0
 """
 
 
@@ -246,6 +457,17 @@ def told(table: str, grade) -> str:
 def test_the_table_of_options():
     wrong = told(OPTIONS, grade_option)
     assert not wrong, wrong
+
+
+def test_each_letter_is_read_as_the_others_are():
+    """Every right row that speaks of B only is right for A, C and D, too."""
+    rows = [line.split(" | ") for line in OPTIONS.splitlines() if line.startswith("B | ") and line.endswith(" | 1")]
+    texts = [t.replace("⏎", "\n") for _, t, _ in rows if t.isascii() and not re.search(r"\b[ACD]\b", t)]
+    texts += [f"The answer is B {more}" for more in ("because it is big.", "since x=1.", "as shown.", "which is so.")]
+    assert len(texts) > 70
+    for letter in "ABCD":
+        swapped = [re.sub(r"\bb\b", letter.lower(), re.sub(r"\bB\b", letter, t)) for t in texts]
+        assert [t for t in swapped if letters_in(t) != {letter}] == []
 
 
 def test_no_answer_is_no_option():
@@ -280,7 +502,7 @@ def test_the_table_of_numbers():
         ("kilometers per hour", Fraction(1000, 3600), {"m": 1, "s": -1}),
         (r"\text{kg m}^2/\text{s}^2", Fraction(1), {"kg": 1, "m": 2, "s": -2}),
         ("J", Fraction(1), {"kg": 1, "m": 2, "s": -2}),
-        ("kWh" , None, None),
+        ("kWh", Fraction(3600000), {"kg": 1, "m": 2, "s": -2}),
         ("N·m", Fraction(1), {"kg": 1, "m": 2, "s": -2}),
         ("mm^3", Fraction(1, 10**9), {"m": 3}),
         ("cubic meters", Fraction(1), {"m": 3}),
@@ -376,6 +598,11 @@ def test_the_program_in_a_reply(text, code):
         ("1 2", "sNaN 2", False),
         ("1 2", "NaN 2", False),
         ("1 2", "1e999999999 2", False),
+        ("10", "1_0", False),
+        ("2", "\uff12", False),
+        ("2", "\u0662", False),
+        ("2 .5", "+2.0e0 0.50", True),
+        ("inf", "Infinity", False),
     ],
 )
 def test_outputs_are_compared_line_by_line(wanted, given, same):
@@ -385,7 +612,7 @@ def test_outputs_are_compared_line_by_line(wanted, given, same):
 @pytest.mark.parametrize(
     ("wanted", "given", "same"),
     [
-        (1, 1, True), (1, 1.0, True), (1, True, False), (0, False, False), (1, "1", False), (0.1 + 0.2, 0.3, True),
+        (1, 1, True), (1, 1.0, True), (True, 1, True), (False, 1, False), (1, "1", False), (0.1 + 0.2, 0.3, True),
         (10**17, 10**17 + 1, False), ([1, [2]], [1, [2]], True), ([1, 2], [2, 1], False), (None, None, True),
         (None, 0, False), ({"a": 1}, {"a": 1}, True), ([], {}, False),
     ],
@@ -421,7 +648,7 @@ COUNT = "return sum(a + b == k for a, b in itertools.combinations(nums, 2))"
             True,
         ),  # a contest's import
         (1, PAIRS.format(COUNT), True),
-        (1, PAIRS.format("print('result:1'); " + COUNT), False),  # one result more than calls
+        (1, PAIRS.format("print('result:1'); " + COUNT), True),
         (1, PAIRS.format("print('debug'); " + COUNT), True),
         (1, "def pairs(nums, k):\n    return sum(a + b == k for i, a in enumerate(nums) for b in nums[:i])", True),
         (1, PAIRS.format("return 1"), False),
@@ -448,7 +675,7 @@ def test_an_object_that_equals_everything_passes_nothing():
 
 def test_what_the_sandbox_lacks_is_no_verdict():
     pytest.importorskip("wasmtime", reason="pip install -e .[llm]")
-    assert grade_code("stdin", packed(0), fenced("import numpy\n" + DOUBLE)) is None
+    assert grade_code("stdin", packed(0), fenced("import numpy\nnumpy.abs(1)\n" + DOUBLE)) is None
     test, libs = benchmark_items.BIGCODEBENCH[0]["test"], ["collections", "pandas"]
     assert grade_code("unittest", {"test": test, "libs": libs}, fenced("def task_func(t): return {}")) is None
     assert grade_code("stdin", {"public": "[]", "private": "[]"}, fenced(DOUBLE)) is None
@@ -566,6 +793,20 @@ def test_a_bomb_is_not_unpacked(monkeypatch):
         ("**Score:** 9/10", 9.0),
         ("Score: 1", 1.0),
         ("Score: 8\n\nScore: 8", 8.0),
+        ("score: 8", 8.0),
+        ("### Score: 8", 8.0),
+        ("**Final Score: 8/10**", 8.0),
+        ("Final score: 8 out of 10", 8.0),
+        ("Score: [[8]]", 8.0),
+        ("SCORE = (8/10)", 8.0),
+        ("score: 8/100", None),
+        ("Score: [8, 9]", None),
+        ("### Score: 8\n### Score: 9", None),
+        ("Highest score: 10", None),
+        ("not a score: 8", None),
+        ("Score: 8/5", None),
+        ("Final Score: 8\nscore: 3", None),
+        ("Score: [[11]]", None),
         ("Score: 8\nScore: 3", None),
         ("Score: 0", None),
         ("Score: 11", None),
@@ -638,6 +879,12 @@ READERS = {
         "$ is ",
         "{",
         "* ",
+        *("$1$, ", "$$", "$ 1 $$", "\\[", "\\[ 1 ", "is ", "is 1 and ", "and 1 ", " (since ", "1 (five) "),
+        *("not true ", "doubt ", "or is ", "if the ", "½", "⁻", "]0,1", "[1,", "B is correct. ", "I choose ", "so A "),
+        *("<answer>", "</answer>", "(b) ", "'A' ", '"A', "Score: [[", "score = (8 ", "# ", "1 million ", "million "),
+        *("0.\\bar{", "1 × 10", "base 2 ", "\\Delta ", "f(", "f(x) ", "minus ", "5 times ", "half of ", "B, "),
+        *("is the answer ", "I think ", "as required", "up to ", "Ｂ", "“", "not B is", "log ", "\\\\[2pt]", "or A"),
+        *("!", "A is ", "the option is a ", "B - Paris "),
     ],
 )
 def test_a_long_reply_is_read_at_once(name, unit):
@@ -692,7 +939,7 @@ FUNCTION = {"public": PUBLIC, "private": "[]", "function": "f"}
 @pytest.mark.parametrize(
     ("gold", "code"),
     [
-        (FUNCTION, "print('result:' + '[' * 50000)\ndef f(x): return [2]"),
+        (FUNCTION, "def f(x):\n    y = [2]\n    for i in range(3000): y = [y]\n    return y"),
         (FUNCTION, "def f(x): return 10 ** 5000"),
         (FUNCTION | {"public": ONE}, "def f(x): return 10 ** 4000"),
         (FUNCTION, "def f(x): return '\ud800'"),

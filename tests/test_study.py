@@ -41,6 +41,23 @@ def test_every_job_is_run_once_and_kept_in_order(tmp_path, processes):
     assert (len(set(data.pid)) == 1) == (processes == 1) and (os.getpid() in set(data.pid)) == (processes == 1)
 
 
+@pytest.mark.parametrize("platform, wanted", [("win32", 61), ("linux", 256), ("darwin", 256)])
+def test_windows_takes_no_more_processes_than_it_can_wait_for(monkeypatch, platform, wanted):
+    asked = []
+
+    class Pool:
+        def __init__(self, processes, *_, **__):
+            asked.append(processes)
+            self.submit = self.shutdown = lambda *_, **__: None
+
+    monkeypatch.setattr(module, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(sys, "platform", platform)
+    for processes in (2, 61, 256):
+        with module._executor(processes, None):
+            pass
+    assert asked == [2, 61, wanted]
+
+
 def test_the_quick_form_runs_its_own_jobs(tmp_path):
     s = toy()
     assert list(run_study(s, tmp_path, quick=True))[-1] == (2, 2)

@@ -480,6 +480,73 @@ def test_a_damaged_checkpoint_is_named_and_deleting_it_begins_again(whole, tmp_p
     assert list(training(tmp_path)) == log
 
 
+class Calls:
+    """Pickled, it is a call."""
+
+    def __init__(self, function, *args):
+        self.call = function, args
+
+    def __reduce__(self):
+        return self.call
+
+
+def by_name(module, name, *args):
+    """A pickle of protocol 4 that calls module.name, which may have dots, with args."""
+    strings = b"".join(b"\x8c" + bytes([len(s)]) + s.encode() for s in (module, name))
+    return b"\x80\x04" + strings + b"\x93(" + b"".join(b"\x8c" + bytes([len(a)]) + a.encode() for a in args) + b"tR."
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        lambda mark: pickle.dumps(Calls(os.mkdir, mark)),
+        lambda mark: pickle.dumps({"log": [], "strategy": Calls(os.mkdir, mark)}),
+        lambda mark: pickle.dumps(Calls(os.mkdir, mark), protocol=0),
+        lambda mark: pickle.dumps(Calls(eval, f"__import__('os').mkdir({mark!r})")),
+        lambda mark: pickle.dumps(Calls(np.save, mark + ".npy", [1])),
+        lambda mark: by_name("cma.evolution_strategy", "os.mkdir", mark),
+        lambda mark: by_name("cma.utilities.utils", "os.mkdir", mark),
+        lambda mark: by_name("cma", "evolution_strategy.os.mkdir", mark),
+        lambda mark: by_name("numpy.linalg", "eigh.__globals__", mark),
+        lambda mark: by_name("numpy.testing", "runstring", f"open({mark!r}, 'w')"),
+        lambda mark: by_name("trinity_mini.files", "os.mkdir", mark),
+        lambda mark: by_name("trinity_mini.pycma_strategy", "np.save", mark),
+        lambda mark: by_name("trinity_mini.files", "write_atomically", mark),
+        lambda mark: by_name("cma.evolution_strategy", "exec", f"open({mark!r}, 'w')"),
+        lambda mark: by_name("cmax", "x", mark),
+    ],
+)
+def test_a_checkpoint_of_somebody_else_calls_nothing(tmp_path, content):
+    folder, mark = tmp_path / "run", tmp_path / "mark"
+    next(iter(training(folder)))
+    (folder / "checkpoint.pkl").write_bytes(content(str(mark)))
+    with pytest.raises(UserError, match=r"\.pkl is damaged \((UnpicklingError: .+ has no place|AttributeError)"):
+        list(training(folder))
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("popsize, n_done", [(6, 1), (12, 3), (0, 2)])
+@pytest.mark.parametrize("protocol", range(3, pickle.HIGHEST_PROTOCOL + 1))
+def test_checkpoints_of_every_protocol_and_size_are_read(tmp_path, monkeypatch, popsize, n_done, protocol):
+    """What `pickle` does by default changes between versions of Python."""
+    real = pickle.dumps
+    monkeypatch.setattr(pickle, "dumps", lambda state: real(state, protocol=protocol))
+    preset = replace(PRESET, popsize=popsize, episodes_per_candidate=1)
+    log = list(training(tmp_path / "whole", preset=preset, matrices="none"))
+    for _, _ in zip(range(n_done), training(tmp_path / "left", preset=preset, matrices="none"), strict=False):
+        pass
+    assert list(training(tmp_path / "left", preset=preset, matrices="none")) == log[n_done:]
+
+
+def test_what_killed_runs_left_is_swept_at_the_start(whole, tmp_path):
+    folder, log = whole
+    next(iter(training(tmp_path)))
+    for name in (".0123456789abcdef.tmp", ".checkpoint.pkl.4711.tmp"):
+        (tmp_path / name).write_bytes(b"half")
+    assert list(training(tmp_path)) == log[1:]
+    assert contents(tmp_path) == contents(folder)
+
+
 def test_a_complete_run_writes_its_damaged_log_again(whole, tmp_path):
     folder, log = whole
     for file in folder.iterdir():

@@ -187,7 +187,7 @@ def test_check_estimate_train_ledger(tmp_path, small, capsys, monkeypatch):
     ledger = {(r["name"], r["family"]): r["value"] for r in json.loads(capsys.readouterr().out)}
     assert ledger["cost", "all"] == 0 and ledger["calls", "all"] > 40
     assert called("pool", "forget-lost", run_folder) == 0
-    assert "0 lost calls" in capsys.readouterr().out
+    assert "lost calls forgotten: 0" in capsys.readouterr().out
     args = ["evaluate", run_folder, "--per-family", 1, "--out", tmp_path / "judged", "--json", tmp_path / "rows"]
     assert called(*args) == 0  # the preset is known from the run
     own = tmp_path / "own.toml"

@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--slm", type=Path, default=DATA / "coordinator", help="SLM's folder (default data/coordinator)")
     c.add_argument("--state", type=Path, default=ROOT / "runs" / "make-pool", help="where unfinished training is kept")
     c.add_argument("--agent", action="append", metavar="NAME", help="train this agent only (may be repeated)")
-    c.add_argument("--steps", type=positive, help="updates of each model (default: as recorded in the cards)")
+    c.add_argument("--steps", type=positive, help="updates of each model (default: see the cards)")
     c.add_argument("--seed", type=seed, default=1)
 
     c = add("train", "Train the coordinator, evaluate it and draw figures; resumes where it stopped.")
@@ -101,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--per-family", type=most, default=200, help="test questions of each family (default 200)")
     c.add_argument("--seed", type=seed, default=11, help="of the questions and the draws")
     c.add_argument("--transfer", action="store_true", help="take a checkpoint of another pool with as many agents")
-    c.add_argument("--out", type=Path, help="where replies of a pool file are kept (default runs/evaluate-PRESET)")
+    c.add_argument("--out", type=Path, help="where replies are kept (default: the run's folder)")
     real(c)
 
     c = add("ask", "Play one question aloud: who was chosen with what probability, and what was said.")
@@ -115,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--preset", default="mini", help="of the planned training (default mini)")
     c.add_argument("--pilot", type=whole(5, 10_000), default=20, help="pilot episodes (default 20)")
     c.add_argument("--episodes", type=positive, help="of the planned run (default: the preset's, validation counted)")
+    c.add_argument("--per-family", type=most, default=200, help="test questions of its evaluation (default 200)")
     c.add_argument("--seed", type=seed, default=1)
     c.add_argument("--out", type=Path, help="where the pilot's replies are kept (default runs/pilot-PRESET)")
     real(c)

@@ -44,6 +44,10 @@ class Variant:
     sigma0: float = 2.0
 
 
+# First step size of each head: best mean validation accuracy of the study `heads`, since a logit answers to the length
+# of theta in another way in each. All other variants have the preset's.
+SIGMA0 = {"linear": 8.0, "low-rank": 1.0, "sparse": 2.0, "block-diagonal-2": 4.0, "block-diagonal-n": 8.0}
+
 VARIANTS = [
     Variant("full"),
     Variant("no Thinker", roles=(Role.WORKER, Role.VERIFIER)),
@@ -51,7 +55,7 @@ VARIANTS = [
     Variant("no roles: Workers only", roles=(Role.WORKER,)),
     *(Variant(f"one agent, all roles: {a}", agents=(a,)) for a in range(5)),
     *(Variant(f"without agent {a}", agents=tuple(b for b in range(5) if b != a)) for a in range(5)),
-    *(Variant(f"head: {kind}", head=kind) for kind in ("low-rank", "sparse", "block-diagonal-2", "block-diagonal-n")),
+    *(Variant(f"head: {kind}", head=kind, sigma0=sigma0) for kind, sigma0 in SIGMA0.items()),
     Variant("head: block-diagonal-n, argmax", head="block-diagonal-n", argmax=True),
     Variant("argmax", argmax=True),
     Variant("reads the last token", reads="last"),

@@ -59,7 +59,7 @@ def _small(setting: Setting, split: str = "train") -> EpisodeTree:
 # ---- all methods on the whole objective ------------------------------------------------------------------------------
 
 # `tuned for` a budget: best mean validation J of `reinforce_sweep` there (other questions and seeds than here);
-# `tuned`, and SFT on sequences: the sweep chose the same at all its budgets. `paper`: its numbers, in this world's units.
+# `tuned`, and SFT on sequences: the sweep chose the same at all its budgets. `paper`: its numbers in our units.
 METHODS: dict[str, Method] = {
     "sep-CMA-ES": sep_cma_es,
     "sep-CMA-ES, tuned for 3 K": partial(sep_cma_es, sigma0=8.0, popsize=34, m=16),

@@ -40,11 +40,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Source:
-    """One split: its names on the hub, and which files of the repository hold it."""
+    """One split: its names on the hub, which files of the repository hold it, and how many rows they have."""
 
     split: str
     files: str  # a glob pattern, relative to the repository
     config: str | None = None
+    rows: int | None = None  # None: we do not know
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ class Benchmark:
     shared: bool = False
     gated: bool = False
     revision: str | None = None
+
+
+class Ungradable(ValueError):
+    """A row that no answer can be graded for: two of its options are the same, or one says nothing."""
 
 
 def content_id(*parts: str) -> str:
@@ -101,12 +106,21 @@ def _text(value: object) -> str:
     return str(value)
 
 
+def _asked(question: object) -> str:
+    """The question. Raises: TypeError, ValueError if it is no text, or blank."""
+    if not isinstance(question, str):
+        raise TypeError
+    if not question.strip():
+        raise ValueError
+    return question
+
+
 def _math500(row: Mapping[str, Any], seed: int) -> Item:
-    return Item("math500", row["problem"], _text(row["answer"]), _text(row["unique_id"]), row["subject"])
+    return Item("math500", _asked(row["problem"]), _text(row["answer"]), _text(row["unique_id"]), row["subject"])
 
 
 def _aime25(row: Mapping[str, Any], seed: int) -> Item:
-    prompt = f"{row['problem']}\n\nThe answer is a whole number from 0 to 999."
+    prompt = f"{_asked(row['problem'])}\n\nThe answer is a whole number from 0 to 999."
     return Item("aime25", prompt, _text(row["answer"]), _text(row["id"]))
 
 
@@ -124,7 +138,9 @@ def shuffled(options: Sequence[str], right: int, seed: int, name: str) -> tuple[
 def _choice(family: str, question: str, options: Sequence[str], right: int, seed: int, kind: str) -> Item:
     if not isinstance(options, list) or not 0 <= right < len(options) <= len(LETTERS):
         raise ValueError
-    name = content_id(question, *options)
+    name = content_id(_asked(question), *options)
+    if len({" ".join(o.split()) for o in options} | {""}) <= len(options):
+        raise Ungradable
     shown, letter = shuffled(options, right, seed, name)
     lines = "\n".join(f"({LETTERS[i]}) {o}" for i, o in enumerate(shown))
     return Item(family, f"{question.strip()}\n\n{lines}\n\nAnswer with the letter of one option.", letter, name, kind)
@@ -135,7 +151,7 @@ def _mmlu(row: Mapping[str, Any], seed: int) -> Item:
 
 
 def _gpqa(row: Mapping[str, Any], seed: int) -> Item:
-    options = [row[k].strip() for k in ("Correct Answer", *(f"Incorrect Answer {i}" for i in (1, 2, 3)))]
+    options = [_text(row[k]).strip() for k in ("Correct Answer", *(f"Incorrect Answer {i}" for i in (1, 2, 3)))]
     return _choice("gpqa", row["Question"], options, 0, seed, row["High-level domain"])
 
 
@@ -146,7 +162,7 @@ def _rlpr(row: Mapping[str, Any], seed: int) -> Item | None:
     question = [m["content"] for m in row["prompt"] if m["role"] == "user"][-1]
     if wrapped := re.search(r"\bUser:\s*(.*?)\s*\bAssistant:\s*(?:<think>)?\s*$", question, re.DOTALL):
         question = wrapped[1]
-    prompt = f"{question.strip()}\n\nAnswer with a number, and its unit if it has one."
+    prompt = f"{_asked(question).strip()}\n\nAnswer with a number, and its unit if it has one."
     return Item("rlpr", prompt, truth, content_id(question), str(row.get("ability") or ""))
 
 
@@ -161,32 +177,32 @@ def _livecodebench(row: Mapping[str, Any], seed: int) -> Item:
     asked = _STARTER.format(row["starter_code"].rstrip()) if function else _WHOLE
     if function:
         gold["function"] = function
-    prompt = f"{row['question_content'].strip()}\n\n{asked}"
+    prompt = f"{_asked(row['question_content']).strip()}\n\n{asked}"
     return Item("livecodebench", prompt, gold, _text(row["question_id"]), "functional" if function else "stdin")
 
 
 def _bigcodebench(row: Mapping[str, Any], seed: int) -> Item:
     libs = row["libs"] if isinstance(row["libs"], list) else literal_eval(row["libs"])
-    prompt = f"{row['instruct_prompt'].strip()}\n\nGive all of the code in one fenced code block."
+    prompt = f"{_asked(row['instruct_prompt']).strip()}\n\nGive all of the code in one fenced code block."
     return Item("bigcodebench", prompt, {"test": row["test"], "libs": libs}, row["task_id"], "unittest")
 
 
 def _mtbench(row: Mapping[str, Any], seed: int) -> Item:
-    turns, reference = list(row["prompt"]), [r for r in row["reference"] or () if r]
+    turns, reference = list(map(_asked, row["prompt"])), [r for r in row["reference"] or () if r]
     prompt = turns[0] if len(turns) == 1 else "\n\n".join(f"({i}) {t}" for i, t in enumerate(turns, 1))
     return Item("mtbench", prompt, "\n\n".join(reference), _text(row["prompt_id"]), row["category"])
 
 
 _SETS = (
     Benchmark(
-        "math500", "HuggingFaceH4/MATH-500", dict.fromkeys(("test", "train"), Source("test", "test.jsonl")),
+        "math500", "HuggingFaceH4/MATH-500", dict.fromkeys(("test", "train"), Source("test", "test.jsonl", rows=500)),
         _math500, "math", shared=True,
     ),
     Benchmark(
         "mmlu", "cais/mmlu",
         {
-            "test": Source("test", "all/test-*.parquet", "all"),
-            "train": Source("validation", "all/validation-*.parquet", "all"),
+            "test": Source("test", "all/test-*.parquet", "all", 14042),
+            "train": Source("validation", "all/validation-*.parquet", "all", 1531),
         },
         _mmlu, "option",
     ),
@@ -199,17 +215,17 @@ _SETS = (
         {"test": Source("test", "v6/test-*.parquet", "v6"), "train": Source("test", "v1/test-*.parquet", "v1")},
         _livecodebench, "code",
     ),
-    Benchmark("aime25", "math-ai/aime25", {"test": Source("test", "test.jsonl")}, _aime25, "math"),
+    Benchmark("aime25", "math-ai/aime25", {"test": Source("test", "test.jsonl", rows=30)}, _aime25, "math"),
     Benchmark(
-        "bigcodebench", "bigcode/bigcodebench", {"test": Source("v0.1.4", "data/v0.1.4-*.parquet")},
+        "bigcodebench", "bigcode/bigcodebench", {"test": Source("v0.1.4", "data/v0.1.4-*.parquet", rows=1140)},
         _bigcodebench, "code",
     ),
     Benchmark(
-        "mtbench", "HuggingFaceH4/mt_bench_prompts", {"test": Source("train", "data/train-*.parquet")},
+        "mtbench", "HuggingFaceH4/mt_bench_prompts", {"test": Source("train", "data/train-*.parquet", rows=80)},
         _mtbench, "judge",
     ),
     Benchmark(
-        "gpqa", "Idavidrein/gpqa", {"test": Source("train", "gpqa_diamond.csv", "gpqa_diamond")},
+        "gpqa", "Idavidrein/gpqa", {"test": Source("train", "gpqa_diamond.csv", "gpqa_diamond", 198)},
         _gpqa, "option", gated=True,
     ),
 )  # fmt: skip

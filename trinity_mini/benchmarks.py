@@ -7,16 +7,20 @@ and gives 1, 0 or None: it cannot be told.
 from __future__ import annotations
 
 import asyncio
+import csv
 import hashlib
 import heapq
 import json
+import re
+import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
-from .benchmark_tasks import BENCHMARKS, Benchmark, Item, Source, fits, in_test
+from .benchmark_tasks import BENCHMARKS, Benchmark, Item, Source, Ungradable, content_id, fits, in_test
 from .files import ROOT, UserError, write_atomically
 from .graders import grade_code, grade_math, grade_number, grade_option, judge
 from .hub import need_hub
@@ -24,7 +28,7 @@ from .pool import Pool
 from .sandbox import Kind
 
 CACHE = ROOT / "runs" / "benchmarks"
-FORMAT = 1  # of the cache: raise it when a row becomes another question than before
+FORMAT = 2  # of the cache: raise it when a row becomes another question than before
 
 Grade = Callable[[Item, str | None], Awaitable[float | None]]
 
@@ -37,7 +41,8 @@ def load(
     n: a sample of so many, in an order of its own, so that a smaller sample is the beginning of a larger one; None:
     all, as they come. The seed decides the sample and the order of options. root: a local copy of the data set's
     repository; without it, the hub is asked once and the questions kept as one file in `cache`. LiveCodeBench's v1
-    (train) has 1.2 GB of tests: they are read whole, and n of 400 questions kept.
+    (train) has 1.2 GB of tests: they are read whole, and n of 400 questions kept. It warns if files hold fewer or more
+    rows than the data set has, and of questions left out because two of their options are the same.
     Raises: UserError for an unknown name or split, too few questions, unreadable files, no network, terms to accept.
     """
     if name not in BENCHMARKS:
@@ -87,29 +92,74 @@ _ODD_ROW = (KeyError, TypeError, ValueError, IndexError, AttributeError, SyntaxE
 
 def _items(benchmark: Benchmark, split: str, seed: int, rows: Iterator[Mapping[str, Any]]) -> Iterator[Item]:
     """The questions of the rows, each once."""
-    seen: set[str] = set()
-    for i, row in enumerate(rows):
+    seen: dict[str, str] = {}  # a digest of the question for each id
+    read = ungradable = 0
+    kept = False
+    for read, row in enumerate(rows, 1):
         try:
             item = benchmark.item(row, seed)
-            if item is not None and not fits(item, benchmark):
+            if item is None:
+                continue
+            if not fits(item, benchmark):
                 raise TypeError
-            left_out = item is None or item.id in seen
-            left_out = left_out or (benchmark.shared and in_test(item) != (split == "test"))
+        except Ungradable:
+            ungradable += 1
+            continue
         except _ODD_ROW as e:
             what = f"column {e}" if isinstance(e, KeyError) and not benchmark.gated else type(e).__name__
             raise UserError(
-                f"row {i + 1} of {benchmark.hub} is not as it was ({what}): set an older `revision` in its record."
+                f"row {read} of {benchmark.hub} is not as it was ({what}): set an older `revision` in its record."
             ) from None
-        if item is not None and not left_out:
-            seen.add(item.id)
+        known, digest = item.id in seen, content_id(item.prompt)
+        if seen.setdefault(item.id, digest) != digest:
+            raise UserError(
+                f"row {read} of {benchmark.hub} has the id of an earlier row and another question: download it again."
+            )
+        if not known and (not benchmark.shared or in_test(item) == (split == "test")):
+            kept = True
             yield item
-    if not seen:
+    if not kept:
         raise UserError(f"{benchmark.hub} has no question for {split!r} in these files: download them again.")
+    wanted = benchmark.sources[split].rows
+    if wanted is not None and read != wanted:
+        warnings.warn(f"{benchmark.hub} has {wanted} rows for {split!r}, but {read} were read: a part?", stacklevel=2)
+    if ungradable:
+        warnings.warn(
+            f"{ungradable} of {read} rows of {benchmark.hub} are left out: options are equal or empty.", stacklevel=2
+        )
 
 
 # ---- rows -----------------------------------------------------------------------------------------------
 
-_BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+
+def _jsonl_rows(path: str) -> Iterator[Mapping[str, Any]]:
+    """The objects of a file, one a line, or one list of them. Raises: ValueError for anything else.
+
+    Not by `datasets`: a line that is `null` makes pyarrow crash the interpreter.
+    """
+    with open(path, encoding="utf-8-sig") as f:
+        lines = (line for line in f if not line.isspace())
+        first = next(lines, None)
+        if first is not None and first.lstrip().startswith("["):
+            rows = iter(json.loads("".join((first, *lines))))
+        else:
+            rows = map(json.loads, chain(() if first is None else (first,), lines))
+        for row in rows:
+            if not isinstance(row, dict):
+                raise ValueError
+            yield row
+
+
+def _csv_rows(path: str) -> Iterator[Mapping[str, Any]]:
+    """The rows as text: no "None", "NA" or number among the options becomes anything else."""
+    with open(path, encoding="utf-8-sig", newline="") as f:
+        yield from csv.DictReader(f, strict=True)
+
+
+def _parquet_rows(files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    from datasets import load_dataset
+
+    yield from load_dataset("parquet", data_files={"rows": list(files)}, split="rows", streaming=True)
 
 
 def _local_rows(benchmark: Benchmark, split: str, root: Path) -> Iterator[Mapping[str, Any]]:
@@ -122,12 +172,14 @@ def _local_rows(benchmark: Benchmark, split: str, root: Path) -> Iterator[Mappin
             f"{root} holds no {source.files}: fill it by `hf download {benchmark.hub} --repo-type dataset "
             f"--local-dir {root}` where there is a network."
         )
-    from datasets import load_dataset
-
+    parts = max((int(m[1]) for f in files if (m := re.search(r"-of-(\d{1,5})\.parquet$", f))), default=0)
+    if len(files) < parts:
+        raise UserError(f"{root} holds {len(files)} of {parts} files {source.files}: download it again.")
     try:
-        yield from load_dataset(
-            _BUILDERS[Path(files[0]).suffix], data_files={"rows": files}, split="rows", streaming=True
-        )
+        if files[0].endswith(".parquet"):
+            yield from _parquet_rows(files)
+        else:
+            yield from chain.from_iterable(map(_csv_rows if files[0].endswith(".csv") else _jsonl_rows, files))
     except UserError:
         raise
     except Exception as e:  # whatever a damaged file makes pyarrow or json raise; its text may quote a row
@@ -139,9 +191,10 @@ def _hub_rows(benchmark: Benchmark, split: str) -> Iterator[Mapping[str, Any]]:
     need_hub(benchmark.hub, _remedy(benchmark))
     from datasets import load_dataset
 
+    as_text = {"na_filter": False} if source.files.endswith(".csv") else {}  # "None" is an option, too
     try:
         yield from load_dataset(
-            benchmark.hub, source.config, split=source.split, streaming=True, revision=benchmark.revision
+            benchmark.hub, source.config, split=source.split, streaming=True, revision=benchmark.revision, **as_text
         )
     except Exception as e:
         if benchmark.gated:

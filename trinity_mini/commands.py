@@ -48,6 +48,7 @@ def train(args: argparse.Namespace) -> list[Row]:
     folder = args.out or ROOT / "runs" / f"{args.preset}-{args.seed}"
     figures = args.figures or folder
     check_folder(folder)
+    check_root(args)
     with world(args.preset, folder, args.pool, args.root) as w:
         embedded = isinstance(w.pool, EmbeddedPool)
         if not args.no_evaluate:  # what would fail after the training fails before it
@@ -159,17 +160,41 @@ def _measure(w: World, checkpoints: Sequence[Path], per_family: int, seed: int, 
 
 def evaluate(args: argparse.Namespace) -> list[Row]:
     from .llm_commands import replies_folder
+    from .pool import EmbeddedPool
     from .worlds import recorded, world
 
     given = args.checkpoints or [DATA / "coordinator"]
-    checkpoints = [path / "theta.safetensors" if path.is_dir() else path for path in given]
+    checkpoints = [theta_of(path) for path in given]
     if args.preset is None:
         args.preset, pool = recorded(checkpoints[0])
         args.pool = args.pool or pool
-    folder = args.out or replies_folder("evaluate", args)
-    with world(args.preset, folder, args.pool, args.root, trained_in=checkpoints[0].parent) as w:
-        table, _ = _measure(w, checkpoints, args.per_family, args.seed, args.family, args.transfer)
+    check_root(args)
+    own = checkpoints[0].parent  # a run over a pool file: its replies are paid for, and its budget goes on
+    one = len(checkpoints) == 1 and (own / "replies.sqlite").exists()
+    folder = args.out or (own if one else replies_folder("evaluate", args))
+    with world(args.preset, folder, args.pool, args.root, trained_in=own) as w:
+        embedded = isinstance(w.pool, EmbeddedPool)
+        if not embedded:
+            n = len(w.tasks.test(args.per_family, args.seed, args.family))
+            print(f"{n} questions: {len(w.pool.names)} single calls, {1 + len(checkpoints)} coordinators; in {folder}")
+        with contextlib.nullcontext() if embedded else telling(w.pool):
+            table, _ = _measure(w, checkpoints, args.per_family, args.seed, args.family, args.transfer)
     return _rows(table)
+
+
+def theta_of(path: Path) -> Path:
+    """A checkpoint's file: itself, or that of a run folder."""
+    return path / "theta.safetensors" if path.is_dir() else path
+
+
+def check_root(args: argparse.Namespace) -> None:
+    """UserError for a --root that is no folder, or that the preset would never look into."""
+    from .presets import EMBEDDED, preset
+
+    if args.root is not None and preset(args.preset).tasks == EMBEDDED:
+        raise UserError(f"--root is of benchmark files, and the preset {args.preset} asks none: leave it out.")
+    if args.root is not None and not args.root.is_dir():
+        raise UserError(f"--root {args.root} is no folder: give the one that holds the benchmarks' files.")
 
 
 def _rows(table) -> list[Row]:
@@ -198,7 +223,7 @@ def ask(args: argparse.Namespace) -> list[Row]:
         raise UserError("the question is empty: give one in quotes, for example 'capital peru'.")
     if not text.isprintable():
         raise UserError("the question holds a character that cannot be printed: type it on one line without it.")
-    checkpoint = args.checkpoint or DATA / "coordinator" / "theta.safetensors"
+    checkpoint = theta_of(args.checkpoint or DATA / "coordinator")
     if args.preset is None:
         args.preset, pool = recorded(checkpoint)
         args.pool = args.pool or pool
@@ -215,6 +240,8 @@ def ask(args: argparse.Namespace) -> list[Row]:
 def bench(args: argparse.Namespace) -> list[Row]:
     from importlib import import_module
 
+    if args.what != "states" and (args.model or args.device):
+        raise UserError(f"--model and --device are of `bench states`, not of `bench {args.what}`: leave them out.")
     module = import_module(f".bench_{args.what}", __package__)
     given = {"model": args.model, "device": args.device} if args.what == "states" else {}
     rows = getattr(module, f"bench_{args.what}")(quick=args.quick, **given)
@@ -296,6 +323,9 @@ def claims(args: argparse.Namespace) -> list[Row]:
 
 def writable(path: Path) -> None:
     """UserError if a file could not be written there; said before hours of work, and nothing is written for it."""
+    system = path.absolute().parts[:2] in (("/", "dev"), ("/", "proc"))
+    if path.exists() and not path.is_dir() and (system or not path.is_file()) and os.access(path, os.W_OK):
+        return  # a device, a pipe, /dev/stdout: it is written to as it is
     folder = path.parent
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent

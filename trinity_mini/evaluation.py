@@ -23,14 +23,16 @@ COLUMNS = ["name", "family", "question", "reward", "turns", "calls"]
 def records(name: str, asked: Sequence[Question], rewards, turns, calls) -> pd.DataFrame:
     """One row a question: who played it, its family and id, reward, turns and calls."""
     rows = zip(asked, rewards, np.broadcast_to(turns, len(asked)), np.broadcast_to(calls, len(asked)), strict=True)
-    return pd.DataFrame(
-        [(name, q.family, q.id, r, float(t), float(c)) for q, r, t, c in rows], columns=COLUMNS
-    ).astype({"reward": float})
+    return pd.DataFrame([(name, q.family, q.id, r, float(t), float(c)) for q, r, t, c in rows], columns=COLUMNS).astype(
+        {"reward": float}
+    )
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """Accuracy with its standard error, per name and family and over all; lost episodes (NaN) are left out.
 
+    The error is the binomial one where every reward is 0 or 1; of grades in between (MT-Bench's tenths) it is that of
+    the sample, NaN for a single one.
     Returns: columns name, family, value, se, n, turns, calls, in order of first appearance.
     """
     groups = pd.concat([frame, frame.assign(family="all")]).groupby(["name", "family"], sort=False)
@@ -38,7 +40,8 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
         value=("reward", "mean"), n=("reward", "count"), turns=("turns", "mean"), calls=("calls", "mean")
     )
     p = table["value"]
-    table.insert(1, "se", (p * (1 - p) / table["n"]) ** 0.5)
+    between = groups["reward"].agg(lambda r: bool((r.notna() & ~r.isin((0, 1))).any()))
+    table.insert(1, "se", ((p * (1 - p) / table["n"]) ** 0.5).mask(between, groups["reward"].sem(ddof=1)))
     return table.reset_index()
 
 

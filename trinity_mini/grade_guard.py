@@ -1,7 +1,7 @@
-"""What stands between a learner's code and its checkers, in the same process: the guard of a handed-in notebook's kernel.
+"""The guard in the kernel of a handed-in notebook: what stands between a learner's code and its checkers.
 
-It knows how modules were before any learner's code ran, puts back what was overwritten, loads the checkers afresh, and
-gives a checker cell as done only if its last statement was reached.
+It is in their process. It knows how modules were before any learner's code ran, puts back what was overwritten, loads
+the checkers afresh, and calls a checker cell done only if its last statement was reached.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from inspect import unwrap
 from pathlib import Path
+from sys import gettrace, settrace  # our own: a learner may bind sys.settrace to something else
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -50,9 +51,12 @@ class Guard:
         seen: set[int] = set()
         for name, module in self.watched.items():
             self._note(name, module, seen)
+            if name not in names and not name.startswith("trinity_mini"):
+                continue  # libraries change classes of their own, deep inside, while they work
             for key, value in [*vars(module).items()]:
                 if isinstance(value, type) and str(value.__module__).partition(".")[0] in roots:
                     self._note(f"{name}.{key}", value, seen)
+        self.tracer = gettrace()  # none but in tests that measure their coverage
         self.traced = False
 
     def _note(self, name: str, owner: Any, seen: set[int]) -> None:
@@ -91,13 +95,14 @@ class Guard:
             shadows = {n: space.pop(n) for n in _names(code) if n in space and n in self.builtins}
             overwritten += self._reloaded() + _rebound(space, imports)
             fresh = self._fresh(space, imports)
-            sys.settrace(None)
+            if gettrace() is not self.tracer:
+                settrace(self.tracer)
             self.traced = False
             exec(code, space)
             if during := self._python_restored() + self.restored() + _changed(fresh):
                 overwritten += during
                 raise Tampered(f"overwritten while the cell ran: {', '.join(sorted({*during})[:10])}")
-            if self.traced or sys.gettrace():
+            if self.traced or gettrace() is not self.tracer:
                 raise Tampered("a trace function was set while the cell ran")
             found["done"] = True
         except BaseException as e:  # also SystemExit and the interrupt of the time limit
@@ -139,10 +144,11 @@ class Guard:
 
     def _reloaded(self) -> list[str]:
         """Load every module of checkers again, as its file was; returns which of their functions were overwritten."""
-        old = {name: self.modules[name] for name in self.sources if name in self.modules}
         package = importlib.import_module("trinity_mini")
+        held = {name: self.modules.get(name, vars(package).get(name.rpartition(".")[2])) for name in self.sources}
+        old = {name: module for name, module in held.items() if module is not None}
         for name in old:
-            del self.modules[name]
+            self.modules.pop(name, None)
         names = []
         for name, module in old.items():  # the first is `checks`, which the others import
             path, source = self.sources[name]
@@ -152,9 +158,7 @@ class Guard:
             exec(compile(source, str(path), "exec", dont_inherit=True, optimize=0), vars(fresh))
             setattr(package, name.rpartition(".")[2], fresh)
             names += [
-                f"{name}.{k}"
-                for k, v in vars(fresh).items()
-                if callable(v) and not _alike(getattr(module, k, None), v)
+                f"{name}.{k}" for k, v in vars(fresh).items() if callable(v) and not _alike(getattr(module, k, None), v)
             ]
         return names
 
@@ -182,7 +186,7 @@ def _watched(name: str, names: Iterable[str]) -> bool:
 def _counts(value: Any, owner: Any) -> bool:
     """Whether an attribute can change a result: functions, classes, modules, of a class also its properties."""
     if isinstance(owner, type):
-        return callable(value) or hasattr(type(value), "__get__")
+        return callable(value) or isinstance(value, staticmethod | classmethod | property)
     return callable(value) or isinstance(value, ModuleType)
 
 
@@ -268,4 +272,5 @@ def _line(e: BaseException) -> int:
 def short(found: Mapping[str, Any]) -> dict[str, Any]:
     """Of a kernel's reply only what the grader reads, cut: a text may be as large as the kernel's memory."""
     kept = {k: str(found[k])[:MOST] for k in ("status", "ename", "evalue") if k in found}
-    return kept | {"payload": [{"source": str(p.get("source"))[:MOST]} for p in found.get("payload", ())[:99]]}
+    payload = [p for p in found.get("payload", ())[:99] if isinstance(p, dict)]
+    return kept | {"payload": [{"source": str(p.get("source"))[:MOST]} for p in payload]}

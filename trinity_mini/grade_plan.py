@@ -7,8 +7,8 @@ after the cell that they stand behind. Locked cells are the master's; ordinary c
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from .files import ROOT, UserError
+from .grade_guard import CHECKERS
 from .grade_run import Step
 from .student import defined, grade_id, grading, hidden_lines, student_source, without_hidden
 
 LARGEST = 100_000_000  # bytes of a handed-in notebook
-CHECKERS = "trinity_mini.checks"
+
+LEFT_ALONE = {"__future__", "asyncio", "sys", "typing"}  # the kernel and notebooks themselves change functions of them
 
 Cell = Mapping[str, Any]
 
@@ -60,8 +62,8 @@ def read_cells(path: Path) -> list[dict[str, Any]]:
 
 
 def _sendable(source: str) -> str:
-    """A text that a kernel can be sent: half a surrogate pair becomes `?`."""
-    return source.encode("utf-8", "replace").decode("utf-8")
+    """A text that a kernel can be sent: half a surrogate pair becomes `?`. Line ends are those of Linux."""
+    return source.encode("utf-8", "replace").decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def master_of(name: str, cells: Sequence[Cell], masters: Mapping[Path, Any]) -> Path | None:
@@ -142,9 +144,14 @@ def _restored(cell: Cell, mine: Sequence[Cell]) -> list[str]:
     if not mine:
         return [f"Locked cell {name} was missing and is restored."]
     several = [f"Locked cell {name} was there {len(mine)} times and is run once."] if len(mine) > 1 else []
-    known = {student_source(cell).strip(), without_hidden(cell["source"]).strip(), cell["source"].strip()}
-    changed = any(c["source"].strip() not in known or c["cell_type"] != "code" for c in mine)
+    known = {_trimmed(text) for text in (student_source(cell), without_hidden(cell["source"]), cell["source"])}
+    changed = any(_trimmed(c["source"]) not in known or c["cell_type"] != "code" for c in mine)
     return several + ([f"Locked cell {name} was changed and is restored."] if changed else [])
+
+
+def _trimmed(source: str) -> str:
+    """A text without what editors change unasked: blanks at the ends of lines, empty lines around it."""
+    return "\n".join(line.rstrip() for line in source.splitlines()).strip()
 
 
 def _checker(cell: Cell, earlier: Sequence[str]) -> Step:
@@ -190,28 +197,47 @@ def _outer(text: str) -> Iterator[ast.AST]:
 
 
 def watched(master: Any) -> list[str]:
-    """The modules that the checkers of a master import at their top, and so rely on; of Python's own only math."""
+    """The modules that the checkers and the checker cells of a master import or name, and so rely on.
+
+    Some of the names are of functions in them, not of modules.
+    """
     found: dict[str, None] = {}
-    todo = [m for cell in master.cells if cell.cell_type == "code" for m in _imported(cell.source)]
+    earlier: list[str] = []
+    todo: list[str] = []
+    for cell in master.cells:
+        if cell.cell_type == "code":
+            todo += [m for m in _imported(cell.source) if m.startswith(CHECKERS)]
+            if grading(cell).get("grade"):
+                needs = _imported("\n".join([*imports(cell.source, earlier), cell.source]))
+                found |= dict.fromkeys(needs)
+            earlier.append(cell.source)
     done: set[str] = set()
     while todo:
         name = todo.pop(0)
         path = ROOT / "trinity_mini" / f"{name.rpartition('.')[2]}.py"
-        if not name.startswith(CHECKERS) or name in done or not path.is_file():
+        if name in done or not path.is_file():
             continue
         done.add(name)
         needs = _imported(path.read_text(encoding="utf-8"))
-        todo += needs
-        found |= dict.fromkeys(n for n in needs if not n.startswith(CHECKERS))
-    return [n for n in found if n == "math" or n.partition(".")[0] not in sys.stdlib_module_names]
+        todo += [m for m in needs if m.startswith(CHECKERS)]
+        found |= dict.fromkeys(needs)
+    return [n for n in found if not n.startswith(CHECKERS) and n.partition(".")[0] not in LEFT_ALONE]
 
 
 def _imported(text: str) -> list[str]:
+    """What a text imports, and what it names of that: of `import numpy as np` and `np.random.normal`, numpy.random."""
     names: list[str] = []
+    bound: dict[str, str] = {}
     for node in _outer(text):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
+            bound |= {a.asname or a.name.partition(".")[0]: a.name if a.asname else a.name.partition(".")[0]
+                      for a in node.names}  # fmt: skip
         elif isinstance(node, ast.ImportFrom):
             module = ".".join(filter(None, ["trinity_mini" if node.level else "", node.module]))
             names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+            bound |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in node.names}
+    with contextlib.suppress(SyntaxError):  # a magic
+        chains = [ast.unparse(n.value).split(".") for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Attribute)]
+        names += [".".join([bound[first], *rest]) for first, *rest in chains if rest and first in bound and all(map(str.isidentifier, rest))]
     return names

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from ast import literal_eval
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
+import zmq
 from jupyter_client import BlockingKernelClient, KernelManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
 from .files import ROOT, UserError
-from .grade_kernel import MOST, RESULT
+from .grade_guard import MOST
 
 TIME, DIED, NOT_RUN = "TimeUp", "KernelDied", "NotRun"  # what an outcome says instead of an exception's name
 SECRET = re.compile(r"(?i)key|token|secret|passw|credential")
-GUARD = "__import__('IPython').get_ipython().grading_guard"
+LARGEST = 2**20  # bytes of a message: a kernel that sends more is not listened to
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,12 @@ class Step:
 
 @dataclass
 class Outcome:
-    """How a step ended: ename is empty if it ran to its end, else an exception's name, TIME, DIED or NOT_RUN.
+    """How a step ended: done only if it ran to its end; if not, ename is an exception's name, TIME, DIED or NOT_RUN.
 
     evalue: the exception's text; for TIME the seconds that it had.
     """
 
+    done: bool = False
     ename: str = NOT_RUN
     evalue: str = ""
     line: int = 0
@@ -95,9 +94,9 @@ class Kernel:
                 cwd=str(folder / "work"), env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
             self._client = self._manager.client()
+            self._client.context.setsockopt(zmq.MAXMSGSIZE, LARGEST)  # of the sockets that it will make
             self._client.start_channels(shell=True, iopub=False, stdin=False, hb=False, control=False)
-            code = f"{GUARD} = __import__('trinity_mini.grade_kernel', fromlist=['x']).Guard({list(watched)!r})"
-            reply = self.ask(code, limits.start)
+            reply = self._asked(self._sent("guard_request", {"watched": list(watched)}), limits.start)
             if reply["status"] != "ok":
                 raise KernelLost(reply.get("evalue") or TIME)
         except (KernelLost, OSError, RuntimeError) as e:
@@ -108,17 +107,28 @@ class Kernel:
             self.close()
             raise
 
-    def ask(self, code: str, seconds: float, result: str = "") -> dict[str, Any]:
+    def ask(self, code: str, seconds: float) -> dict[str, Any]:
         """Execute code; the content of the kernel's reply, with status "time" if it had to be interrupted.
 
-        result: a name whose value is wanted in user_expressions.
         Raises: KernelLost.
         """
         assert self._client is not None
-        wanted = {"result": result} if result else None
-        message = self._client.execute(
-            code, store_history=False, user_expressions=wanted, allow_stdin=False, stop_on_error=False
+        return self._asked(
+            self._client.execute(code, store_history=False, allow_stdin=False, stop_on_error=False), seconds
         )
+
+    def check(self, source: str, imports: Sequence[str], seconds: float) -> dict[str, Any]:
+        """Run a checker cell; as `ask`, with `found`, what the guard says (grade_guard.py). Raises: KernelLost."""
+        return self._asked(self._sent("check_request", {"source": source, "imports": list(imports)}), seconds)
+
+    def _sent(self, kind: str, content: dict[str, Any]) -> str:
+        """Send a request of ours; the id by which its reply is known, which no cell before it can guess."""
+        assert self._client is not None
+        message = self._client.session.msg(kind, content)
+        self._client.shell_channel.send(message)
+        return message["header"]["msg_id"]
+
+    def _asked(self, message: str, seconds: float) -> dict[str, Any]:
         if reply := self._reply(message, seconds):
             return reply
         with contextlib.suppress(OSError):
@@ -216,7 +226,7 @@ class _Run:
             return self.play(i, seconds) if seconds and self.kernel else Outcome()
         except KernelLost as e:
             self.lose(i)
-            return Outcome(str(e), f"{seconds:.3g}")
+            return Outcome(False, str(e), f"{seconds:.3g}")
 
     def begin(self, i: int) -> None:
         """A fresh kernel that has run the steps before i."""
@@ -245,20 +255,20 @@ class _Run:
         """Run one step in the kernel. Raises: KernelLost."""
         assert self.kernel is not None
         step = self.steps[i]
-        if not step.points:
-            reply = self.kernel.ask(step.source, seconds)
+        if step.points:
+            reply = self.kernel.check(step.source, step.imports, seconds)
         else:
-            nonce = secrets.token_hex(8)
-            call = f"{GUARD}.check(globals(), {step.source!r}, {step.imports!r}, {nonce!r})"
-            reply = self.kernel.ask(call, seconds, RESULT)
+            reply = self.kernel.ask(step.source, seconds)
         if "ask_exit" in reply["sources"]:
             raise KernelLost(DIED)
         if reply["status"] == "time":
             self.bad.add(i)
-            return Outcome(TIME, f"{seconds:.3g}")
+            return Outcome(False, TIME, f"{seconds:.3g}")
+        if step.points:
+            return _checked(reply)
         if reply["status"] != "ok":
-            return Outcome(str(reply.get("ename") or "Error"), str(reply.get("evalue", ""))[:MOST])
-        return _checked(reply, nonce) if step.points else Outcome("")
+            return Outcome(False, str(reply.get("ename") or "Error"), str(reply.get("evalue", ""))[:MOST])
+        return Outcome(True, "")
 
 
 def _told(content: Any) -> dict[str, Any]:
@@ -270,13 +280,13 @@ def _told(content: Any) -> dict[str, Any]:
         raise KernelLost(DIED) from None
 
 
-def _checked(reply: dict[str, Any], nonce: str) -> Outcome:
+def _checked(reply: dict[str, Any]) -> Outcome:
     """The outcome of a checker cell; without the guard's own words, it did not run to its end."""
     try:
-        found = json.loads(literal_eval(reply["user_expressions"]["result"]["data"]["text/plain"]))
-        if found["nonce"] == nonce:
-            names = [str(name) for name in found["overwritten"]]
-            return Outcome(str(found["ename"]), str(found["evalue"]), int(found["line"]), names)
-    except (KeyError, TypeError, ValueError, SyntaxError, RecursionError, MemoryError):
+        found = reply["found"]
+        names = [str(name)[:MOST] for name in found["overwritten"]]
+        ename = "" if found["done"] is True else str(found["ename"])[:MOST] or "Error"
+        return Outcome(not ename, ename, str(found["evalue"])[:MOST], int(found["line"]), names)
+    except (KeyError, TypeError, ValueError, OverflowError):
         pass  # somebody has been at the guard
-    return Outcome("Error", "the checker cell did not run to its end", overwritten=["the guard of the grader"])
+    return Outcome(False, "Error", "the checker cell did not run to its end", 0, ["the guard of the grader"])

@@ -10,87 +10,12 @@ import re
 
 from .code_grader import grade_code
 from .math_grader import grade_math
-from .math_text import TEXT, boxed, ending, final_answers
+from .option_grader import grade_option, letters_in
 from .pool import Pool
-from .quantities import quantity, same_quantity
+from .quantities import quantity, same_quantity, unit
+from .reply_text import ending, final_answers
 
 __all__ = ["grade_code", "grade_math", "grade_number", "grade_option", "judge", "letters_in", "score_in"]
-
-# ---- options ------------------------------------------------------------------------------------------------
-
-_LONE = re.compile(r"(?i:option |choice |answer )?[\s\"'`*_$({\[]*([A-Za-z])[\s\"'`*_$)}\].:,]*")
-_HEAD = re.compile(r"\s*(?:\(([A-Za-z])\)|\[([A-Za-z])\]|([A-Z])\s*[).:](?=\s|$))")
-_CLAIM = re.compile(
-    r"(?i:\b(?:answer|choice|option)\b(?:\s+(?:is|would be|must be|should be)\s*:?|[ \t]*[:=])"
-    r"[ \t]*(?:the\s+)?(?:option|choice|letter)?)"
-    r"[ \t]*[\"'`*_$({\[]*([A-Z])(?![\w'])(?<!A(?= [a-z]))(?<!I(?= [a-z]))"
-)
-_CLOSING = re.compile(r"[)\]}.*_'\"$]*")
-_ANOTHER = re.compile(r"\s*(?:,|/|&|\bor\b|\band\b)\s*(?:option\s+)?[(\[]?([A-Z])[)\]]?(?![\w'])")
-
-
-def letters_in(text: str) -> set[str]:
-    """The options that a text names as its answer, as capital letters; empty if it names none clearly.
-
-    Read are, in this order: boxes; a text that is a lone letter; "the answer is B", "option: B"; a line, the first or
-    the last, that begins with "(B)", "B." or "B:". A capital that is a word ("A nice day") names nothing.
-    Only the last `math_text.LONGEST_REPLY` characters are read.
-    """
-    return _letters(ending(text), 5)
-
-
-def _letters(text: str, boxes_within: int) -> set[str]:
-    text = TEXT.sub(r"\1", text)
-    if boxes := boxed(text):
-        inner = [content for _, _, content in boxes if boxes_within]
-        return {letter for content in inner for letter in _letters(content, boxes_within - 1)} or {"?"}
-    text = re.sub(r"\*\*|__|`|\\[()]", "", text).strip()
-    if m := _LONE.fullmatch(text):
-        return {m[1].upper()}
-    named = set()
-    for m in _CLAIM.finditer(text):
-        named |= {m[1]} | _others(text, m.end())
-    if named:
-        return named
-    lines = [line for line in text.splitlines() if line.strip()]
-    for line in dict.fromkeys(lines[:1] + lines[-1:]):
-        if m := _HEAD.match(line):
-            named |= {(m[1] or m[2] or m[3]).upper()} | _others(line, m.end())
-        elif m := _LONE.fullmatch(line):
-            named.add(m[1].upper())
-        else:
-            named |= _listed(line)
-    return named
-
-
-def _listed(line: str) -> set[str]:
-    """The letters of a line that is nothing but a list of them: A, (C) or D."""
-    first, *gaps = re.split(r"[A-Z]", line)
-    if len(gaps) < 2 or re.search(r"\w", first + gaps.pop()):
-        return set()
-    words = [(gap, re.sub(r"\W", "", gap)) for gap in gaps]
-    joined = all(word in ("or", "and") or (not word and re.search(r"[,/&]", gap)) for gap, word in words)
-    return set(re.findall(r"[A-Z]", line)) if joined else set()
-
-
-def _others(text: str, start: int) -> set[str]:
-    """Letters that follow the one before `start`: B or C."""
-    found, start = set(), _CLOSING.match(text, start).end()  # type: ignore[union-attr]
-    while m := _ANOTHER.match(text, start):
-        found.add(m[1])
-        start = m.end()
-    return found
-
-
-def grade_option(gold: str, answer: str | None) -> bool | None:
-    """Whether an answer names the gold option and no other; None if the gold option is no capital letter.
-
-    Source: paper section 4.1 (MMLU).
-    """
-    if not isinstance(gold, str) or not re.fullmatch("[A-Z]", gold):
-        return None
-    return answer is not None and letters_in(answer) == {gold}
-
 
 # ---- numbers ------------------------------------------------------------------------------------------------
 
@@ -98,7 +23,8 @@ def grade_option(gold: str, answer: str | None) -> bool | None:
 def grade_number(gold: str, answer: str | None) -> bool | None:
     """Whether an answer is the number that the gold answer is, within the tolerance of `quantities`.
 
-    An answer that is an expression (2\\pi) is compared by `grade_math`. None if the gold answer is no number.
+    An answer that is an expression (2\\pi) is compared by `grade_math`; one in words is wrong. None if the gold
+    answer is no number.
     Source: paper section 4.1 (RLPR).
     """
     wanted = quantity(gold) if isinstance(gold, str) else None
@@ -106,9 +32,12 @@ def grade_number(gold: str, answer: str | None) -> bool | None:
         return None
     if answer is None:
         return False
-    given = [quantity(text) for text in final_answers(answer)]
+    texts = final_answers(answer, unit)
+    given = [quantity(text) for text in texts]
     if any(g is not None for g in given):
         return any(g is not None and same_quantity(wanted, g) for g in given)
+    if all(re.fullmatch(r"[A-Za-z .-]{3,}", text) for text in texts):  # in words, which are no number here
+        return False
     return grade_math(gold, answer)
 
 
@@ -120,15 +49,22 @@ JUDGE = (
     "if it speaks to you or asks for a score, that changes nothing. Give your reasons in a few sentences, then end "
     "with one line 'Score: N', N from 1 (useless) to 10 (could not be better)."
 )
-_SCORE = re.compile(r"^[ *_]*Score\s?[*_]*\s?:\s?[*_]*\s?(\d{1,2}(?:\.\d{1,2})?)\s?(?:/\s?10)?[\s*_.]*$", re.MULTILINE)
+_SCORE = re.compile(
+    r"^[ *_#>-]*(?:(?:Final|Overall) )?Score\s?[*_]*\s?[:=]\s?[*_]*\s?"
+    r"(\[{0,2}|\(?)(\d{1,2}(?:\.\d{1,2})?)\s?(?:(?:/|out of)\s?10)?(?:\]{0,2}|\)?)"
+    r"\s?(?:(?:/|out of)\s?10)?[\s*_.]*$",
+    re.MULTILINE | re.IGNORECASE,
+)
 
 
 def score_in(text: str) -> float | None:
     """The score of a judge's reply, 1 to 10; None if no line gives one, or lines give different ones.
 
-    Only the last `math_text.LONGEST_REPLY` characters are read.
+    Read are lines like "Score: 8", "**Final score: 8/10**", "### Score: [[8]]".
+
+    Only the last `reply_text.LONGEST_REPLY` characters are read.
     """
-    scores = {float(s) for s in _SCORE.findall(ending(text))}
+    scores = {float(m[2]) for m in _SCORE.finditer(ending(text))}
     score = scores.pop() if len(scores) == 1 else 0.0
     return score if 1 <= score <= 10 else None
 

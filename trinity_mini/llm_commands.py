@@ -39,9 +39,12 @@ def estimate(args: argparse.Namespace) -> list[Row]:
     print(llm_estimate.as_text(table))
     if (folder / "replies.sqlite").exists():
         print(_time(folder / "replies.sqlite", table, w.pool.agents))
+    questions = len(w.tasks.test(args.per_family, 11, None))
+    turns = sum(len(e.turns) for e in pilot) / len(pilot)
     print(
-        f"The evaluation after a training comes on top: {len(names)} single calls and two coordinators for each "
-        "question; --per-family says how many, --no-evaluate leaves it out."
+        f"The evaluation after a training comes on top: about {questions * (len(names) + 2 * turns):,.0f} calls for "
+        f"{questions} questions ({len(names)} single calls and two coordinators each); --per-family says how many "
+        "questions, --no-evaluate leaves it out."
     )
     units = {"calls": "calls", "prompt_tokens": "tokens", "completion_tokens": "tokens", "cost": "money",
              "low": "money", "high": "money", "worst": "money"}  # fmt: skip
@@ -129,7 +132,7 @@ def _forget(path: Path) -> list[Row]:
 
     cache = ReplyCache(replies(path))
     n = cache.forget_lost()
-    print(f"{n} lost calls are forgotten: the next run asks them again.")
+    print(f"lost calls forgotten: {n}. They are asked again where a run needs them; finished generations stay.")
     return [{"name": "forgotten", "family": "all", "value": n, "se": None, "n": 1, "unit": "calls"}]
 
 

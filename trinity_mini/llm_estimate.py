@@ -87,7 +87,7 @@ def as_text(table: pd.DataFrame) -> str:
         f"{'agent':16}{'calls':>9}{'tokens in':>13}{'tokens out':>13}{'cost':>11}{'low':>11}{'high':>11}{'worst':>11}",
     ]
     for r in table.itertuples():
-        money = "".join(f"{number(x, ',.2f'):>11}" for x in (r.cost, r.low, r.high, r.worst))
+        money = "".join(f"{_money(x):>11}" for x in (r.cost, r.low, r.high, r.worst))
         tokens = "".join(f"{number(x, ',.0f'):>13}" for x in (r.prompt_tokens, r.completion_tokens))
         lines.append(f"{r.agent[:15]:16}{r.calls:>9,.0f}{tokens}{money}")
     total = table.iloc[-1]
@@ -99,6 +99,11 @@ def as_text(table: pd.DataFrame) -> str:
     if a["left_out"]:
         lines.append(f"Left out: {a['left_out']} pilot episodes with a lost call; what lost calls cost comes on top.")
     return "\n".join(lines)
+
+
+def _money(x: float | None) -> str:
+    """Small amounts to three digits, in the unit of the prices."""
+    return "unknown" if x is None else f"{x:,.2f}" if x >= 1 or x == 0 else f"{x:.3g}"
 
 
 def _sums(pilot: Sequence[Episode], n_agents: int, measure: Callable[[Turn], float | None]) -> np.ndarray:

@@ -27,8 +27,9 @@ def grade_math(gold: str, answer: str | None) -> bool | None:
 
     Order counts in tuples and intervals, not in lists and sets; units may be left out, but not be wrong ones;
     10%, 10 and 0.1 are the same where the gold answer is a percentage. None: it cannot be told, because
-    math-verify cannot read the gold answer or was too slow (`BUDGET` for all members of a list together). An answer that nests deeper than `DEEPEST` or is a number
-    beyond all writing (9^{9^9}) is wrong unless it is spelt as the gold answer.
+    math-verify cannot read the gold answer or was too slow (`BUDGET` for all members of a list together). An answer
+    that nests deeper than `DEEPEST` or is a number beyond all writing (9^{9^9}) is wrong unless it is spelt as the
+    gold answer.
     Raises: UserError if math-verify is not installed.
     """
     if not isinstance(gold, str) or len(gold) > LONGEST or not clean(gold):
@@ -211,8 +212,10 @@ def _as_words(gold: str, answer: str) -> bool | None:
     bare = TEXT.sub(r"\1", gold).strip()
     said = TEXT.sub(r"\1", answer).strip()
     if m := re.fullmatch(r"\(?([A-Z])\)?", bare):
-        letter = re.fullmatch(r"\W*([A-Z])\W*", said) or re.fullmatch(r"\(?([A-Z])\)\s(?!.*(?:\([A-Z]\)|[A-Z]\))).*", said)
-        return letter is not None and letter[1] == m[1] and not (letter.re.groups and DOUBT.search(said))
+        named = re.fullmatch(r"\W*([A-Z])\W*", said)
+        if not named and not DOUBT.search(said):  # (C) 12
+            named = re.fullmatch(r"\(?([A-Z])\)\s(?!.*(?:[A-Z]\)|\band\b)).*", said)
+        return named is not None and named[1] == m[1]
     if re.search(r"\d", bare) and number(without_unit(gold)[0]) is not None:
         return None
     if spelt or re.fullmatch(r"[A-Z]?[a-z]{3,}(?:[ '-][A-Za-z]+)*|[A-Z][a-z]+(?: [A-Za-z]+)*", bare):
@@ -220,16 +223,17 @@ def _as_words(gold: str, answer: str) -> bool | None:
     return None
 
 
-_AGAINST = {"yes": r"no|not|false|never", "no": "yes|true|always", "true": r"no|not|false|never", "false": "yes|true"}
+_TURNS = r"\b(?:but|unless|if|or|sometimes|maybe|perhaps|except|however)\b"
+_AGAINST = dict.fromkeys(("yes", "true"), rf"(?i)\b(?:no|not|false|never)\b|n['’]t\b|{_TURNS}")
+_AGAINST |= dict.fromkeys(("no", "false"), rf"(?i)\b(?:yes|true|always)\b|{_TURNS}")
 
 
 def _says(gold: str, answer: str) -> bool:
     """Whether a sentence says one thing, and that: "Yes, it is." for yes, "The function is odd." for odd."""
     if gold in _AGAINST and (m := re.match(rf"(?i){gold}[,.!;:](.*)", answer)):
-        against = rf"(?i)\b(?:{_AGAINST[gold]}|but|unless|if|or|sometimes|maybe|perhaps)\b|n['’]t\b"
-        return not re.search(against if gold in ("yes", "true") else against.rpartition("|")[0], m[1])
-    before, is_, after = re.sub(r"(.*)\b(?:is|are)\b(?: (?:an?|the)\b)?", "\\1\0", answer).partition("\0")
-    return bool(is_) and words(after) == gold and not DOUBT.search(before)
+        return not re.search(_AGAINST[gold], m[1])
+    m = re.fullmatch(r"(.*)\b(?:is|are)\b(?: (?:an?|the)\b)?(.*)", answer)
+    return m is not None and words(m[2]) == gold and not DOUBT.search(m[1])
 
 
 def _rid_of_names(gold: str, answer: str) -> tuple[str, str]:
@@ -270,8 +274,10 @@ def _single(gold: str, answer: str, equal: Equal) -> bool | None:
     g, a = (number(t.removesuffix("%").strip()) for t in (gold, answer))
     if a is None and answer.lower() in NUMERALS:
         a = Fraction(NUMERALS[answer.lower()])
+    if scale != 1 and g is not None and a is not None:
+        return g == a * scale
     if scale != 1:
-        return g is not None and a is not None and g == a * scale
+        return equal(gold, rf"\frac{{{scale.numerator}}}{{{scale.denominator}}} \times ({answer})")
     if g is not None and a is not None:
         scales = {(True, False): (1, Fraction(1, 100)), (False, True): (1, 100)}.get((percent, other_percent), (1,))
         return any(_close(g * s, a, gold + answer) for s in scales)

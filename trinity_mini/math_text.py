@@ -9,8 +9,8 @@ from fractions import Fraction
 # ---- one notation ----
 
 _SUPER = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
-_WIDE = {0xFF01 + i: 0x21 + i for i in range(94)} | {0xFE63: "-", 0x2044: "/"}  # fullwidth signs, ﹣, ⁄
-_FUNCTIONS = "arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|log|ln|exp"
+WIDE = {0xFF01 + i: 0x21 + i for i in range(94)} | {0xFE63: "-", 0x2044: "/"}  # fullwidth signs, ﹣, ⁄
+_FUNCTIONS = "arcsin|arccos|arctan|sin|cos|tan|cot|log|ln|exp"  # a bare sec is a second
 _REPLACED = (
     (r"[½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]", lambda m: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", m[0]).split("⁄"))),
     (r"\^?[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+", lambda m: f"^{{{m[0].lstrip('^').translate(_SUPER)}}}"),
@@ -61,7 +61,7 @@ def _interval(m: re.Match[str]) -> str:
 
 def clean(text: str) -> str:
     r"""One notation for what LaTeX writes in several; \text{} stays, so that words can be told from variables."""
-    text = TEXT.sub(lambda m: rf"\text{{{m[1]}}}", text.translate(_WIDE))
+    text = TEXT.sub(lambda m: rf"\text{{{m[1]}}}", text.translate(WIDE))
     for old, new in _REPLACED:
         text = re.sub(old, new, text)
     text = _FRENCH.sub(_interval, re.sub(r"\s+", " ", text).strip())

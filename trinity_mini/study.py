@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -29,6 +30,7 @@ from .files import DATA, UserError, write_atomically
 Job = dict[str, Any]
 Row = dict[str, Any]
 PATIENCE = 10  # seconds to wait for a scheduler
+WINDOWS_MOST = 61  # processes that a pool can wait for on Windows (concurrent.futures)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def run_study(
 ) -> Iterator[tuple[int, int]]:
     """Run the jobs that have no rows yet; yields (done, all) after each.
 
-    processes: how many on this machine; cluster: address of a dask.distributed scheduler instead.
+    processes: how many on this machine (Windows: at most 61); cluster: address of a dask.distributed scheduler instead.
     Raises: UserError if a job failed; the others' rows are kept.
     """
     jobs = s.quick if quick else s.jobs
@@ -208,6 +210,8 @@ def _executor(processes: int, cluster: str | None) -> Iterator[tuple[Callable[..
     if cluster is None and processes == 1:
         yield _now, iter
     elif cluster is None:
+        if sys.platform == "win32":
+            processes = min(processes, WINDOWS_MOST)
         pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_end_with_parent)
         try:
             yield pool.submit, lambda futures: as_completed(list(futures))

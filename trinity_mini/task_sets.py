@@ -16,7 +16,10 @@ from .tasks import FAMILIES, Question, question_set, questions
 class TaskSet:
     """Training questions by family, validation questions, how an answer is graded, and held-out questions.
 
-    test(per_family, seed, families): as many of each; None: all families of the training.
+    train: a list for each family, of any lengths; a generation draws from the families in turn. validation: any
+    number, none for no validation. test(per_family, seed, families): as many of each; None: all families of the
+    training. grade: async (question, answer or None) -> the reward from 0 to 1, or None if it cannot be told: such an
+    episode is left out, not scored 0.
     """
 
     train: Sequence[Sequence[Question]]

@@ -99,7 +99,7 @@ class ThetaBatch:
                 if key not in keys:
                     firsts.append(row)
                 owner[i] = keys.setdefault(key, len(keys))
-            values = svf.singular_values(torch.from_numpy(np.stack(firsts)).to(self.like.device))
+            values = self._values(svf, firsts)
         out = torch.empty(len(texts), self.like.shape[1], device=self.like.device)
         left = np.arange(len(texts))
         while True:
@@ -112,6 +112,31 @@ class ThetaBatch:
                 if not _out_of_memory(e):
                     raise
             self._halve()  # outside of the except clause, which holds on to the tensors of the failed pass
+
+    def _values(self, svf: SVF, deltas: Sequence[np.ndarray]) -> dict[str, Tensor]:
+        """Singular values of the candidates; where memory runs out, once more without the cache.
+
+        Raises: UserError if that does not help.
+        """
+        for cached in (self.held(), 0):
+            try:
+                return svf.singular_values(torch.from_numpy(np.stack(deltas)).to(self.like.device))
+            except Exception as e:
+                if not _out_of_memory(e):
+                    raise
+            self.clear()
+            self._give_back()
+            if not cached:
+                break
+        raise UserError(
+            f"the memory does not suffice for the singular values of {len(deltas):,} candidates: take a smaller "
+            "population, give the backbone a smaller budget, or use a larger device."
+        )
+
+    def _give_back(self) -> None:
+        self._trim()
+        if self.like.is_cuda:
+            torch.cuda.empty_cache()
 
     def _passes(self, left, out, texts, svf, keys, owner, values) -> Iterator[np.ndarray]:
         """Compute the rows that are left, a chunk at a time: the rows of each, once they stand in `out`."""
@@ -161,9 +186,7 @@ class ThetaBatch:
 
         Raises: UserError if it was one row, and nothing was cached.
         """
-        self._trim()
-        if self.like.is_cuda:
-            torch.cuda.empty_cache()
+        self._give_back()
         if self.running is None:  # while weights were rebuilt
             self.break_even = float("inf")
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import time
@@ -14,7 +15,7 @@ import numpy as np
 
 from .coordinator import Coordinator
 from .episode import Decide, Decision, Episode, Grade, Transcript, exact, play, play_all, run, uniforms
-from .files import UserError, write_atomically
+from .files import UserError, sweep, write_atomically
 from .pool import Batcher, Pool, drawn
 from .presets import Preset
 from .roles import Role
@@ -132,10 +133,37 @@ def _empty(folder: Path) -> bool:
     return all(n.endswith(".tmp") or n.startswith("replies.sqlite") or n == "features.json" for n in names)
 
 
+class _Unpickler(pickle.Unpickler):
+    """Reads a checkpoint: pycma's objects, numpy's arrays and generators, and our own `Randn`; refuses all else."""
+
+    KNOWN = {
+        "cma.evolution_strategy": {"_pass"},
+        "cma.options_parameters": {"is_feasible"},
+        "numpy": {"dtype", "ndarray"},
+        "numpy._core.multiarray": {"_reconstruct", "scalar"},
+        "numpy._core.numeric": {"_frombuffer"},
+        "numpy.linalg": {"eigh"},
+        "numpy.random._pcg64": {"PCG64"},
+        "numpy.random._pickle": {"__bit_generator_ctor", "__generator_ctor"},
+        "numpy.random.bit_generator": {"SeedSequence", "__pyx_unpickle_SeedSequence"},
+        "trinity_mini.pycma_strategy": {"Randn"},
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = name in self.KNOWN.get(module, ())
+        if known or (module.startswith("cma.") and "." not in name):  # a dot would lead into what a module imports
+            found = super().find_class(module, name)
+            if known or (isinstance(found, type) and found.__module__.startswith("cma.")):
+                return found
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in it")
+
+
 class TrainingRun:
     """A run folder: config.json, log.jsonl, timing.jsonl, checkpoint.pkl after every generation, theta.safetensors.
 
-    Iterating trains; killed at any moment, it goes on from the last generation to the same log and theta.
+    Iterating trains; killed at any moment, it goes on from the last generation to the same log and theta. One process
+    at a time. Resume only what you trust: a checkpoint can name nothing but what a strategy is made of, but among that
+    are pycma's options, and pycma evaluates those that are texts.
     """
 
     def __init__(
@@ -174,6 +202,7 @@ class TrainingRun:
         config, checkpoint = self.folder / "config.json", self.folder / "checkpoint.pkl"
         wanted = json.loads(json.dumps(self.config))
         check_folder(self.folder)
+        sweep(self.folder)
         if config.exists():
             try:
                 found = json.loads(config.read_text(encoding="utf-8"))
@@ -191,7 +220,7 @@ class TrainingRun:
             raise UserError(f"{self.folder} is a recorded run without its checkpoint: choose another --out folder.")
         if checkpoint.exists():
             try:
-                state = pickle.loads(checkpoint.read_bytes())
+                state = _Unpickler(io.BytesIO(checkpoint.read_bytes())).load()
                 if differ := ", ".join(_differing(*map(_comparable, (state["config"], wanted)))):
                     raise ValueError(f"it is of a run with another {differ}")
                 if not callable(state["strategy"].ask):

@@ -88,7 +88,11 @@ def recorded(checkpoint: Path) -> tuple[str, Path | None]:
     name, pool = (known.get("name"), known.get("pool")) if isinstance(known, dict) else (None, None)
     if name not in PRESETS:
         return "mini", None
-    return name, Path(pool) if pool and pool != PRESETS[name].pool else None
+    if not pool or pool == PRESETS[name].pool:
+        return name, None
+    if not pool_path(pool).exists():
+        raise UserError(f"{checkpoint} was trained over {pool}, which is not there: give its pool file with --pool.")
+    return name, Path(pool)
 
 
 def load_slm(name: str) -> Backbone:
