@@ -741,6 +741,9 @@ def f(x): return lambda: x * x
 == an object for a number
 class A: pass
 def f(x): return A()
+== a class for a function
+class f:
+    def __init__(self, x): pass
 == a list of objects
 class A:
     def __eq__(self, other): return True

@@ -1,4 +1,4 @@
-"""The grader of programs: right ones pass that a hasty grader fails, and wrong ones can neither pass nor get out of it."""
+"""The grader of programs: right ones pass that a hasty one fails, and wrong ones neither pass nor get out of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_wrong_program_does_not_escape_its_zero(name, monkeypatch):
     kinds = (("functional", SQUARES), ("asserts", ASSERTS))
     for kind, gold in kinds if THOROUGH else kinds[list(ESCAPES).index(name) % 2 :][:1]:
         assert grade_code(kind, gold, fenced(ESCAPES[name])) is False, kind
-    program = ESCAPES[name] + "\nprint(f(int(input())))"
+    program = ESCAPES[name] + "\nx = int(input())\nf(x)\nprint(f(x))"
     if THOROUGH or "errors" in name or "says so" in name:
         assert grade_code("stdin", cases((3, 9)), fenced(program)) is False
     assert time.monotonic() - began < 30
@@ -62,7 +62,8 @@ def test_an_endless_call_is_wrong_however_many_there_are(monkeypatch):
 def test_slow_calls_that_come_to_an_end_are_graded_to_the_last(monkeypatch):
     """Each takes under a second, all of them more: one run does not suffice, and nothing is asked twice for long."""
     monkeypatch.setattr(code_grader, "SLOW", 1.5)
-    slow = "import time\ndef f(x):\n    end = time.monotonic() + 0.5\n    while time.monotonic() < end: pass\n    return x*x"
+    slow = "import time\ndef f(x):\n    end = time.monotonic() + 0.5\n    while time.monotonic() < end: pass\n"
+    slow += "    return x * x\n"
     few = cases(*((i, i * i) for i in range(4))) | {"function": "f"}
     assert grade_code("functional", few, fenced(slow)) is True
     monkeypatch.setattr(code_grader, "TOTAL", 1.8)
@@ -101,12 +102,12 @@ FUNCTIONAL = {
     "it reads all that is there": "import sys\nleft = sys.stdin.read()\n" + RIGHT.format("assert not left; "),
     "the future and a dataclass": "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\n"
     "class P:\n    x: int\nclass Solution:\n    def f(self, x: list[int]) -> P:\n        return P(x).x ** 2\n",
-    "a contest's names": "class Solution:\n    def f(self, x: List[int]):\n        return reduce(lambda a, b: a * b, [x, x])\n",
+    "a contest's names": "def f(x: List[int]):\n    return reduce(lambda a, b: a * b, [x, x])\n",
     "an import for nothing": "import numpy as np\n" + RIGHT.format(""),
 }
 
 
-@pytest.mark.parametrize("name", list(FUNCTIONAL)[:: 1 if THOROUGH else 1])
+@pytest.mark.parametrize("name", FUNCTIONAL)
 def test_a_right_function_passes(name):
     assert grade_code("functional", SQUARES, fenced(FUNCTIONAL[name])) is True
 
@@ -151,11 +152,11 @@ def test_what_monty_does_otherwise_is_no_fault(expression, value):
 
 
 def test_lines_are_read_as_python_reads_them():
-    given = "a\x0cb\x1cc\u2028d\re\r\nf"
+    given = "a\x0cb\x1cc\u2028d\re\nf\r\ng"
     for more in ("", "\n"):
-        code = "print(len(input()), input(), input())"
-        assert grade_code("stdin", cases((given + more, "7 e f")), fenced(code), "monty") is True
-        assert grade_code("stdin", cases((given + more, "7 e f")), fenced("import sys\n" + code), "wasi") is True
+        code = "print(len(input()), len(input()), input())"
+        for kind in ("monty", "wasi"):
+            assert grade_code("stdin", cases((given + more, "9 2 g")), fenced(code), kind) is True
 
 
 def test_a_program_in_a_thread_for_the_sake_of_its_stack():

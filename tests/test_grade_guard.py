@@ -16,6 +16,7 @@ import pytest
 from classroom import lessons, master, own_checkers, write
 from IPython.core.error import InputRejected, StdinNotImplementedError, UsageError
 
+import trinity_mini
 from trinity_mini.grade import grade_files
 from trinity_mini.grade_guard import CHECKERS, MOST, Guard
 from trinity_mini.grade_run import DIED, TIME, Limits, Step, run
@@ -131,11 +132,11 @@ def test_pythons_own_functions_are_put_back_before_the_guard_uses_any(guard, nam
     assert (found["ename"], found["overwritten"]) == ("Wrong", [f"builtins.{name}"])
 
 
-def test_checkers_that_are_only_an_attribute_of_the_package_are_loaded_again(guard, monkeypatch):
+def test_checkers_that_are_only_an_attribute_of_the_package_are_loaded_again(guard):
     fake = ModuleType("fake")
     fake.same = lambda *args: None
-    monkeypatch.delitem(sys.modules, CHECKERS, raising=False)
-    monkeypatch.setattr("trinity_mini.checks", fake, raising=False)
+    sys.modules.pop(CHECKERS, None)
+    trinity_mini.checks = fake
     found = guard.check({}, "checks.same(1, 2, 'x', 'h')", ["from trinity_mini import checks"])
     assert found["ename"] == "Wrong" and f"{CHECKERS}.same" in found["overwritten"]
 

@@ -253,6 +253,24 @@ A | It is A nice day. | 0
 A | It is A, B or C. | 0
 A | A is the best choice. | 1
 A | A is the best choice for dinner. | 0
+A | So A, being small, is wrong. | 0
+B | It's B, because Paris is a capital. | 1
+B | It's B, which I doubt. | 0
+B | One option is B. | 0
+B | Another choice is B. | 0
+B | The wrong answer is B. | 0
+B | The wrong answer is C. The right answer is B. | 1
+B | If the answer is B, then x = 2. | 0
+A | The answer is A, the first. | 1
+B | The answer is B because A is wrong. | 1
+B | The answer is A, B, or C | 0
+B | {"answer": "B", "reason": "A is wrong"} | 1
+B | Answer: none | 0
+B | Answer: I don't know, B | 0
+B | Option (B): Paris is the capital. | 1
+B | Option B: Paris | 1
+B | Option (B): wrong, it is too far. | 0
+B | Option (B): not in France | 0
 """
 NUMBERS = r"""
 # plain numbers
@@ -438,6 +456,37 @@ $1.2 million | $1.2 billion | 0
 5 m | The answer is⏎$$⏎5 \text{ m}⏎$$ | 1
 5 m | The answer is⏎$$⏎6 \text{ m}⏎$$ | 0
 5 | five apples | 0
+5 m | The length is $5$ cm. | 0
+5 m | The length is $500$ cm. | 1
+5 m | The length is $5$. | 1
+0.5 | The chance is $50\%$. | 1
+0.5 | The chance is $50$ percent. | 1
+9.81 m/s^2 | The acceleration is $9.81$ m/s². | 1
+9.81 m/s^2 | The acceleration is $9.81\,\mathrm{m\,s^{-2}}$. | 1
+3 | $3 \times 10^8$ | 0
+3e8 | The speed is 3 × 10^8 m/s. | 1
+3e8 m/s | It is 3 × 10^7 m/s. | 0
+1000 people | There are 1,000 people. | 1
+1 | There are 1,000 people. | 0
+5 mol | 5 moles of it | 1
+2 Mbit | 2000000 bits | 1
+2 Mbit | 2 MB | 0
+1.5 million | about 1.5 million people | 1
+5 kJ | The heat is 5000 J, as expected. | 1
+5 | 5 plus x | 0
+5 | 5 squared | 0
+5 | 5 or more | 0
+5 | 5 thirds | 0
+5 | 5 hundred | 0
+3e8 | The speed is less than 3 × 10^8 m/s. | 0
+3e8 | The speed is not 3 × 10^8 m/s. | 0
+3e8 | The speed is 3 × 10^8 m/s or more. | 0
+2 | The mean is 2 when x is 3. | 0
+0.5 | 0.5 (no units) | 1
+$12.50 | US$12.50 | 1
+$12.50 | US$13.50 | 0
+5 months | It takes 5 months. | 1
+5 months | It takes 5 years. | 0
 """
 
 

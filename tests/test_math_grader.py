@@ -340,6 +340,36 @@ x > 5 | (5,\infty)
 5 | x = 5, as required.
 5 | The answer is 5, I think.
 2\sqrt{3}\text{ cm} | 20\sqrt{3}\text{ mm}
+4 | The number of primes less than 10 is 4.
+5\text{ cm}^2 | 500\text{ mm}^2
+7 | 7 days
+7\text{ days} | 1 week
+\frac{1}{2} | The probability is 1/2.
+\frac{1}{2} | The probability is 50%.
+12 | The distance is 12 km/h.
+16 | 4² = 16
+(2,3) | The vertex is $(2,3)$.
+10 | It takes 10 minutes.
+10\text{ minutes} | It takes 10 minutes.
+10\text{ minutes} | It takes 600 seconds.
+25 | 5²
+8 | 2^3
+5 | 3 + 2 = 5
+\text{east} | The direction is east.
+\text{Evelyn} | The fastest is Evelyn.
+-1 | The minimum is minus 1.
+100 | 100 percent
+1000 | There are 1,000 people.
+5 | The answer is $5$!
+5 | $5$ cm
+5 | The length is $5$ cm.
+17 | $17$ is the smallest such prime.
+2x+3 | The function is 2x + 3.
+25 | The number is 5^2.
+5 | There are 5 paths.
+5 | It takes 5 months.
+5 | There are 5 red or blue balls.
+5 | There are 5 numbers greater than ten.
 """
 
 WRONG = r"""
@@ -584,6 +614,47 @@ x > 5 | (-\infty,5)
 5 | There are not 5 apples.
 5 | There aren't 5 apples.
 5 | No solution is 5.
+3 | The answer is 5 when x is 3
+3 | 5 because the sum is 3
+3 | Nobody thinks 3 is the answer.
+3 | The wrong answer is 3.
+5\text{ cm}^2 | 50\text{ mm}^2
+\text{Yes} | Yes. Wrong.
+5 | $x = 5$ or $x = 6$
+5 | Either $x=4$ or $x = 5$.
+\frac{1}{2} | The odds are 1:2.
+0.5 | The probability is about 1 in 2.
+12\text{ km} | The distance is 12 km/h.
+16 | 4²=15
+\pi | The value is π.
+(2,3) | The vertex is $(3,2)$.
+(2,3) | The vertices are $(2,3)$ and $(3,2)$.
+2 | The vertex is (1, 2).
+1 | The interval is (0, 1).
+10\text{ hours} | It takes 10 minutes.
+10 | 10 of the 12
+5 | 5².
+\text{east} | The direction is not east.
+\text{Evelyn} | The fastest isn't Evelyn.
+1 | The minimum is minus 1.
+1 | The minimum is -1.
+100 | one hundred
+3 | 3 dozen
+3 | There are 3 dozen eggs.
+1 | There are 1,000 people.
+5\text{ m} | $5$ cm
+5\text{ m} | The length is $5$ cm.
+17 | $17$ is too large.
+17 | $17$ is not prime.
+2x+3 | The function is not 2x + 3.
+5 | The number is 5 squared.
+5 | The number is 5 plus x.
+5 | The number is 5x.
+5 | The number is 5 + x.
+5 | The result is 5 or more.
+5 | It takes 5 months or more.
+5 | There are 5 more than ten.
+5 | It is 5 hundredths.
 """
 
 # Where bare math-verify says otherwise than the table, and why.
@@ -721,6 +792,38 @@ x^2 | x² | does not know the sign
 5 | There are not 5 apples. | tries the number alone
 5 | There aren't 5 apples. | tries the number alone
 5 | No solution is 5. | tries the number alone
+5\text{ cm}^2 | 500\text{ mm}^2 | drops units
+7\text{ days} | 1 week | drops units
+10\text{ minutes} | It takes 600 seconds. | drops units
+25 | 5² | does not know the sign
+\text{east} | The direction is east. | reads no words
+\text{Evelyn} | The fastest is Evelyn. | reads no words
+-1 | The minimum is minus 1. | does not know the word
+2x+3 | The function is 2x + 3. | reads the last number alone
+3 | 5 because the sum is 3 | tries the number alone
+3 | Nobody thinks 3 is the answer. | tries the number alone
+3 | The wrong answer is 3. | tries the number alone
+5 | Either $x=4$ or $x = 5$. | takes the last of them alone
+12\text{ km} | The distance is 12 km/h. | drops units
+2 | The vertex is (1, 2). | takes the last of them alone
+1 | The interval is (0, 1). | takes the last of them alone
+10\text{ hours} | It takes 10 minutes. | drops units
+5 | 5². | does not know the sign
+1 | The minimum is minus 1. | does not know the word
+3 | 3 dozen | tries the number alone
+3 | There are 3 dozen eggs. | tries the number alone
+5\text{ m} | $5$ cm | drops units
+5\text{ m} | The length is $5$ cm. | drops units
+17 | $17$ is too large. | tries the number alone
+17 | $17$ is not prime. | tries the number alone
+5 | The number is 5 squared. | tries the number alone
+5 | The number is 5 plus x. | tries the number alone
+5 | The number is 5x. | tries the number alone
+5 | The number is 5 + x. | tries the number alone
+5 | The result is 5 or more. | tries the number alone
+5 | It takes 5 months or more. | tries the number alone
+5 | There are 5 more than ten. | tries the number alone
+5 | It is 5 hundredths. | tries the number alone
 """
 
 

@@ -1,6 +1,7 @@
 """The training run: what it computes, what stops it, and that nothing which stops it changes its result."""
 
 import errno
+import io
 import json
 import os
 import pickle
@@ -21,6 +22,7 @@ from trinity_mini.coordinator import read_checkpoint
 from trinity_mini.episode import Episode, Transcript, Turn, fixed, play, run, uniforms
 from trinity_mini.files import UserError
 from trinity_mini.pool import Reply
+from trinity_mini.pycma_strategy import pycma_strategy
 from trinity_mini.roles import Role
 from trinity_mini.sep_cma_es import paper_popsize
 from trinity_mini.tasks import FAMILIES, Question, questions
@@ -536,6 +538,23 @@ def test_checkpoints_of_every_protocol_and_size_are_read(tmp_path, monkeypatch, 
     for _, _ in zip(range(n_done), training(tmp_path / "left", preset=preset, matrices="none"), strict=False):
         pass
     assert list(training(tmp_path / "left", preset=preset, matrices="none")) == log[n_done:]
+
+
+@pytest.mark.parametrize("popsize", [None, 2, 3, 4, 5, 8, 34])
+@pytest.mark.parametrize("n", [2, 10, 400])  # pycma adapts sigma in another way from 300 on
+def test_whatever_a_strategy_holds_is_read_again(n, popsize):
+    rng, strategy = np.random.default_rng(0), pycma_strategy(np.zeros(n), 2.0, 1, popsize, np.linspace(0.01, 1, n))
+    for _ in range(4):
+        thetas = strategy.ask()
+        asked = module._Unpickler(io.BytesIO(pickle.dumps(strategy))).load()
+        rewards = rng.integers(5, size=len(thetas)) / -4
+        for s in (strategy, asked):
+            s.tell(thetas, rewards.tolist())
+        again = module._Unpickler(io.BytesIO(pickle.dumps(asked))).load()
+        np.testing.assert_array_equal(again.result.xfavorite, strategy.result.xfavorite)
+        if popsize == 2 and n == 400:
+            return  # pycma itself refuses to go on with so few
+        strategy = again
 
 
 def test_what_killed_runs_left_is_swept_at_the_start(whole, tmp_path):

@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
 
     c = add("ask", "Play one question aloud: who was chosen with what probability, and what was said.")
     c.add_argument("question", help="for example 'capital peru' or '(3*6-3)%%7'")
-    c.add_argument("--checkpoint", type=Path, help="theta.safetensors (default the shipped one)")
+    c.add_argument("--checkpoint", type=Path, help="a run folder or theta.safetensors (default the shipped one)")
     c.add_argument("--preset", help="default: that of the checkpoint's run, and its pool file")
     c.add_argument("--seed", type=seed, default=0, help="of the draws")
     c.add_argument("--pool", type=Path, metavar="FILE", help="a pool file (see data/pools) instead of the preset's")

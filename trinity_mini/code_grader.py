@@ -36,12 +36,15 @@ from typing import *
 # Runs the code as a module that is not the main one, with an empty standard input, then calls it line by line. The code
 # prints where it likes; results come on lines of their own, behind a mark that no program knows beforehand.
 _CALLER = """
-import json, sys
+import json, sys, time
 lines, out, show, dumps, loads = sys.stdin.read().split("\\n")[:-1], sys.stdout, print, json.dumps, json.loads
+clock = time.monotonic
 module = sys.modules["solution"] = type(sys)("solution")
 exec(compile(CODE, "solution.py", "exec", dont_inherit=True), module.__dict__)
 for line in lines:
-    made = dumps(module.{call}(*loads(line)))
+    began = clock()
+    made = module.{call}(*loads(line))
+    made = dumps([clock() - began, made])
     sys.stdout.flush()
     show("\\n{mark}" + made, file=out, flush=True)
 """
@@ -165,14 +168,14 @@ def _stdin(code: str, tests: list[dict[str, str]], kind: str) -> bool | None:
 def _functional(code: str, function: str, stdin: str, wanted: list[Any], kind: str) -> bool | None:
     """All calls in one run, as lines of JSON; what the function prints itself is passed over.
 
-    A run has the time of one test. If it ends before the calls do, the next one goes on from there, so that only a
-    call that fills a run of its own is too slow; global variables of the code start afresh then.
+    A run has the time of one test. If it ends before the calls do, the next one goes on from there, so that a call that
+    fills a run of its own is too slow. So is one that did not end after others and is quick when it comes first.
     """
     if not wanted:
         return None
     method = re.search(r"^class\s+Solution\b", code, re.MULTILINE)
     calls, begin, seconds = stdin.split("\n")[:-1], 0, SECONDS.get(kind, SLOW)
-    end = time.monotonic() + TOTAL
+    end, waited = time.monotonic() + TOTAL, 0.0
     while True:
         mark = secrets.token_hex(16)
         caller = _CALLER.format(mark=mark, call=f"Solution().{function}" if method else function)
@@ -185,7 +188,8 @@ def _functional(code: str, function: str, stdin: str, wanted: list[Any], kind: s
         if result.why.startswith("unsupported"):
             return None
         try:
-            given = [json.loads(s.removeprefix(mark)) for s in result.stdout.split("\n") if s.startswith(mark)]
+            lines = [json.loads(s.removeprefix(mark)) for s in result.stdout.split("\n") if s.startswith(mark)]
+            times, given = [line[0] for line in lines], [line[1] for line in lines]
             if len(given) > len(here) or not all(map(same_value, here, given)):
                 return False
         except (ValueError, RecursionError, OverflowError):  # no JSON, too deep, a whole number beyond all floats
@@ -194,6 +198,9 @@ def _functional(code: str, function: str, stdin: str, wanted: list[Any], kind: s
             return result.ok and len(given) == len(here)
         if not given:
             return False if left == seconds else None
+        if waited > seconds / 2 and times[0] < waited / 4:
+            return False
+        waited = left - sum(times)
         begin += len(given)
         if begin == len(wanted):
             return False  # it had answered all and did not end

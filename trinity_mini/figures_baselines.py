@@ -102,7 +102,7 @@ def sweep_dots(sweep: pd.DataFrame) -> Figure:
             values = table[(table["method"] == name) & (table["budget"] == budget)]["mean"].sort_values()
             ax.plot(values, y + np.linspace(-0.3, 0.3, len(values)), "o", ms=4, mfc="none", color=GREY)
             ax.plot(values.iloc[-1:], [y + 0.3], "D", ms=5, color="black")
-        ax.set(title=f"{budget:,} episodes", xlabel="J, validation questions (diamond: best)", xlim=(0, 1.04))
+        ax.set(title=f"{budget:,} episodes", xlabel="J, validation (diamond: best)", xlim=(0, 1.04))
         counts = table[table["budget"] == budget]["method"].value_counts()
         ax.set_yticks(range(len(names)), [f"{n} ({counts[n]})" for n in names])
         ax.grid(axis="x", alpha=0.3)

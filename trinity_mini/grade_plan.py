@@ -238,6 +238,9 @@ def _imported(text: str) -> list[str]:
             names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
             bound |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in node.names}
     with contextlib.suppress(SyntaxError):  # a magic
-        chains = [ast.unparse(n.value).split(".") for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Attribute)]
-        names += [".".join([bound[first], *rest]) for first, *rest in chains if rest and first in bound and all(map(str.isidentifier, rest))]
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Attribute):
+                first, *rest = ast.unparse(node.value).split(".")
+                if rest and first in bound and all(map(str.isidentifier, rest)):
+                    names.append(".".join([bound[first], *rest]))
     return names

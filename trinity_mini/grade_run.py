@@ -16,7 +16,6 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-import zmq
 from jupyter_client import BlockingKernelClient, KernelManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
@@ -94,7 +93,7 @@ class Kernel:
                 cwd=str(folder / "work"), env=_environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
             self._client = self._manager.client()
-            self._client.context.setsockopt(zmq.MAXMSGSIZE, LARGEST)  # of the sockets that it will make
+            self._client.context.maxmsgsize = LARGEST  # an option of the sockets that it will make
             self._client.start_channels(shell=True, iopub=False, stdin=False, hb=False, control=False)
             reply = self._asked(self._sent("guard_request", {"watched": list(watched)}), limits.start)
             if reply["status"] != "ok":

@@ -21,9 +21,11 @@ def estimate(args: argparse.Namespace) -> list[Row]:
     import numpy as np
 
     from . import llm_estimate
+    from .commands import check_root
     from .training import TrainingRun, draw_questions, play_policy
     from .worlds import world
 
+    check_root(args)
     folder = args.out or replies_folder("pilot", args)
     with world(args.preset, folder, args.pool, args.root) as w:
         names = w.pool.names

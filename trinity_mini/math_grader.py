@@ -104,7 +104,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 def _items(text: str) -> list[str]:
     r"""The members of a list: at commas, semicolons, "and", "or"; a \pm is two members; 1,234 is one number."""
-    if number(text) is not None:
+    if number(text) is not None or number(without_unit(text)[0]) is not None:
         return [text]
     parts = [p for p in _split(text, r",|;|\\text\{\s*(?:and|or)\s*\}|\b(?:and|or)\b|\\lor\b|\\vee\b") if p]
     out: list[str] = []
@@ -224,7 +224,7 @@ def _as_words(gold: str, answer: str) -> bool | None:
 
 
 _TURNS = r"\b(?:but|unless|if|or|sometimes|maybe|perhaps|except|however)\b"
-_AGAINST = dict.fromkeys(("yes", "true"), rf"(?i)\b(?:no|not|false|never)\b|n['’]t\b|{_TURNS}")
+_AGAINST = dict.fromkeys(("yes", "true"), rf"(?i)\b(?:no|not|false|never|wrong)\b|n['’]t\b|{_TURNS}")
 _AGAINST |= dict.fromkeys(("no", "false"), rf"(?i)\b(?:yes|true|always)\b|{_TURNS}")
 
 

@@ -25,7 +25,9 @@ _NOUN = r"(?i:(?:the\s)?(?:(?:correct|right|best|final)\s)?(?:option|choice|answ
 
 _LONE = re.compile(r"(?i:option |choice |answer |letter )?[\s\"'`*_$({\[<]*([A-Za-z])[\s\"'`*_$)}\].:,!>]*")
 _HEAD = re.compile(r"\s*(?:\(([A-Za-z])\)|\[([A-Za-z])\]|([A-Z])\s*[).:](?=\s|$)|([a-j])[).] (?=\S))")
-_ALONE_HEAD = re.compile(r"\(?([A-HJ])\)?(?: [-–—] |, )(?=\w{2})")  # B - Paris; of a text of one line only
+_ALONE_HEAD = re.compile(  # B - Paris; of a text of one line only
+    r"(?:\(?|(?i:option|choice) \(?(?=[A-HJ]\)?:))([A-HJ])\)?(?: [-–—] |, |: )(?=\w{2})"
+)
 _CLAIM = re.compile(
     r"(?i:\b(?:answer|ans|choice|option|(?<=\bthe )letter|(?<=correct )letter)\b"
     r"(?:\s+(?:is|would be|must be|should be)\s*:?|[\"']?[ \t]*[:=]|[ \t]+[-–—](?=[ \t]))"
@@ -33,7 +35,7 @@ _CLAIM = re.compile(
     re.MULTILINE,
 )
 _START = r"(?:^|[.!:;]\s|\n)(?i:(?:so|thus|hence|therefore|then|finally|no|wait|actually|i think|i believe)\b,? )?"
-_ENDS = r"[\"')\]}*_$]*(?=\s?(?:[.!;\n]|,(?!\s(?:but|and|or|nor|though|unless|if)\b)|$)|\s(?:because|since|as)\b)"
+_ENDS = r"[\"')\]}*_$]*(?=\s?(?:[.!;\n]|,\s(?i:because|since|as|for|i think|i believe)\b|$)|\s(?:because|since|as)\b)"
 _VERDICT = re.compile(
     _START + _NOUN + r"[(\[]?([A-Z])[)\]]?\s(?i:is\s(?:clearly\s)?(?:the\s)?(?:only\s)?"
     r"(?:correct|right|best)(?:\s(?:answer|option|choice|one))?)" + _ENDS
@@ -104,7 +106,8 @@ def _named(pattern: re.Pattern[str], text: str) -> set[str]:
     """The letters that a pattern finds, and those that follow them, but not after words that take it back."""
     named = set()
     for m in pattern.finditer(text):
-        if not unsure(text[max(0, m.start() - 100) : m.start()]):
+        before = text[max(0, m.start() - 100) : m.start()]
+        if not unsure(before) and not re.search(r"(?i)\b(?:one|first|second|last) $", before):  # one option is A
             named |= {next(filter(None, m.groups())).upper()} | _others(text, m.end())
     return named
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from .math_text import TEXT, clean, number
+from .reply_text import ALTERED, DOUBT
 
 LONGEST = 400  # characters of a number with its unit
 RELATIVE = Fraction(1, 200)  # the widest relative difference that counts as rounding
@@ -125,7 +126,7 @@ _NAME = (  # V, E_k, \Delta E, ΔG, f(3), P(X>1); not log(x)
     rf"(?!(?:ln|log|exp|sqrt|sin|cos|tan)\b)(?:{_GREEK} ?)?(?:[A-Za-zΑ-ω]\w*(?:_\{{\w+\}})?(?: ?\([^()=]{{1,40}}\))?)?"
 )
 _BEFORE = re.compile(
-    rf"(?:{_NAME} ?(?:=|\\approx\b|≈)|\\approx\b|\\sim\b|≈|(?:about|approximately|approx|roughly|ca|US)\b\.?)\s*"
+    rf"(?:{_NAME} ?(?:=|\\approx\b|≈)|\\approx\b|\\sim\b|≈|(?:about|approximately|approx|roughly|ca)\b\.?|US(?=\d))\s*"
 )
 _LARGE = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 
@@ -155,6 +156,8 @@ def quantity(text: str) -> Quantity | None:
     percent = bool(re.match(r"%|percent\b|\\text\{\s*percent\s*\}", rest))
     rest = re.sub(r"^(?:%|percent|\\text\{\s*percent\s*\})\s*", "", rest)
     words = TEXT.sub(r"\1", rest)
+    if unit(rest) is None and (ALTERED.match(words) or DOUBT.search(words)):  # 5 squared, 5 or more
+        return None
     if value is None or unit(rest) is None and re.search(r"[\d=<>+*\\^,;:]|\b(?:or|and|to)\b|^[-/a-z]$", words):
         return None  # 5x, 5 or 6, 2\pi, 5 + 3, 3:2
     return Quantity(value, place, rest, percent)

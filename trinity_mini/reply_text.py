@@ -46,22 +46,28 @@ def boxed(text: str) -> list[tuple[int, int, str]]:
 
 # ---- what the words beside an answer do to it ----
 
-_NUMERAL = "half|halves|thirds?|quarters?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|\\w+ths"
-DOUBT = re.compile(
-    r"(?i)n['’]t\b|\b(?:not|never|cannot|neither|nor|none|no|or|than|if|unless|whether|except|between|perhaps|maybe|"
-    r"possibly|unlikely|impossible|doubt\w*|unsure|wrong|incorrect|false|exceed\w*|hardly|rather|instead|otherwise|"
-    r"(?:might|may|could) (?:well )?be|at (?:the )?(?:very )?(?:least|most)|(?:lower|upper) bound|congruent|modulo|"
-    r"mod)\b"
+_FRACTIONS = (
+    "half|halves|thirds?|quarters?|fourths?|fifths?|sixths?|sevenths?|eighths?|ninths?|tenths?|elevenths?|twelfths?|"
+    "(?:thir|four|fif|six|seven|eigh|nine)teenths?|twentieths?|(?:hundred|thousand|million)ths?"
 )
-_BESIDE_BEFORE = re.compile(
+_DOUBTS = (
+    r"n['’]t\b|\b(?:not|never|cannot|if|unless|whether|except|perhaps|maybe|possibly|unlikely|impossible|doubt\w*|"
+    r"unsure|wrong|incorrect|false|otherwise|at (?:the )?(?:very )?(?:least|most)|congruent|modulo|mod)\b"
+)
+DOUBT = re.compile(
+    rf"(?i){_DOUBTS}|\b(?:neither|nor|none|nobody|nothing|no|or|than|between|exceed\w*|hardly|rather|instead|"
+    r"(?:might|may|could) (?:well )?be|(?:lower|upper) bound)\b"
+)
+_DOUBT_AFTER = re.compile(rf"(?i){_DOUBTS}|^\W*(?:\w+ )?(?:or|(?:more|less|\w+er) than)\b")
+_ALTERED_BY = re.compile(
     r"(?i)\b(?:minus|negative|plus|times|over|under|above|below|beyond|within|almost|nearly|before|after|until|from|"
     r"by|base|twice|thrice|double|triple|(?<!add )(?<!adds )(?<!sum )(?<!sums )up to|close[rs]? to|past|since|"
     r"(?:root|square|cube|half|third|quarter|sine|cosine|tangent|log\w*|factorial|multiples?|powers?|factors?|"
     r"divisors?|reciprocal|inverse|opposite|negative|absolute value|most|least|minimum|maximum) of)\W*$"
 )
-_BESIDE_AFTER = re.compile(
+ALTERED = re.compile(
     rf"(?i)\W*(?:plus|minus|squared|cubed|factorial|hundreds?|thousands?|m?illions?|billions?|trillions?|dozens?|"
-    rf"{_NUMERAL}|remainder|divided|multiplied|raised|to the|choose|pi|more than|and (?:an?|one|two|three|four|up|"
+    rf"{_FRACTIONS}|remainder|divided|multiplied|raised|to the|choose|pi|more than|and (?:an?|one|two|three|four|up|"
     rf"more|above|below|under)|times (?:the|as|that|its|his|her|larger|more|[a-z]\b)|is (?:too|far))\b"
 )
 _COPULA = re.compile(r"\b(?:is|are|equals?|be)\b:?")
@@ -69,9 +75,11 @@ _UNSURE = re.compile(
     r"(?i)(?:(?:\bnot|n['’]t|\bnever|\bhardly|\bcannot) (?:\w+ )?(?:think|believe|say|claim|mean|true|sure|certain|"
     r"clear|the case|agree|correct)\b|\bdoubt\w*|\b(?:false|wrong|untrue|incorrect|impossible|unlikely) that\b)"
     r"[^.,;:!?\n]*$|\b(?:whether|unless|if)(?: (?:the|my|our|your))?(?: (?:correct|right|final|best|true))? ?$"
+    r"|\b(?:wrong|incorrect|other|another) $"
 )
 _WEAK = re.compile(  # the words before "is" that weaken what follows it
-    r"(?i)^\W*(?:neither|none|no|nobody|nothing)\b|\b(?:if|unless|whether|either|perhaps|maybe|possibly)\b|"
+    r"(?i)^\W*(?:neither|none|no|nobody|nothing)\b|"
+    r"\b(?:if|unless|whether|either|perhaps|maybe|possibly|wrong|incorrect)\b|"
     r"\bor (?:\w+ ){0,3}$|(?:\b(?:might|may|could|cannot|not|never|hardly|unlikely|impossible)|n['’]t)"
     r"(?: (?:well|even|ever|to|always|really|just|possibly))? ?$"
 )
@@ -90,9 +98,9 @@ def stated(before: str, after: str) -> bool:
     clause = re.split(r"[,;:] |[.!?] |(?i:\b(?:so|then|thus|hence|therefore)\b)", before)[-1]
     is_ = next(reversed(list(_COPULA.finditer(clause))), None)
     about, said = (clause[: is_.start()], clause[is_.end() :]) if is_ else ("", clause)
-    beside = _BESIDE_BEFORE.search(before[-40:]) or _BESIDE_AFTER.match(after)
+    beside = _ALTERED_BY.search(before[-40:]) or ALTERED.match(after)
     weak = _WEAK.search(about[-200:]) or unsure(about)
-    return not (beside or weak or DOUBT.search(said) or DOUBT.search(after))
+    return not (beside or weak or DOUBT.search(said) or _DOUBT_AFTER.search(after))
 
 
 # ---- the answer ----
@@ -107,11 +115,14 @@ _FORMULA = re.compile(
 )
 _DISPLAY = re.compile(r"(?<!\\)\\\[(?:(?!\\[\[\]]).)*\\\]|\$\$[^$]*\$\$", re.DOTALL)
 _NUMBERS = re.compile(r"(?<![\w.,^])-?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?(?![\w^])")
-_VALUE = re.compile(
-    r"(?:[^A-Za-z<>≤≥≠?~\\]|\\(?:[dt]?frac|pi|sqrt|infty|pm|cup|left|right)(?![A-Za-z])|\b(?:and|or)\b)*"
+_LIST = re.compile(  # no words but "and" and "or"
+    r"(?=.*\d)(?:[^A-Za-z<>≤≥≠?~\\]|\\(?:[dt]?frac|pi|sqrt|infty|pm|cup|left|right)(?![A-Za-z])|\b(?:and|or)\b)*"
 )
+_AMOUNT = re.compile(r"[-−]?\$?\d[\d.,]*((?: ?[^\s\d<>≤≥≠?~][^<>≤≥≠?~]*)?)")
+_ASIDE = re.compile(r"(?i)\b(?:when|whenever|where|because|since|provided|given|assuming|while|as|though|although)\b")
 _REMARK = re.compile(
-    r"(?i) \((?:since|because|as|where|which|that is|i\.e\.|from|note|rounded|exactly|check)\b[^()]*\)\.?$"
+    r"(?i) \((?:since|because|as|where|which|that is|i\.e\.|from|note|rounded|exactly|check|no units?|unitless|"
+    r"dimensionless)\b[^()]*\)\.?$"
 )
 
 
@@ -165,7 +176,8 @@ def _in_line(line: str, known: Callable[[str], object]) -> list[str]:
     outside = _outside_formulas(line).strip(" .")
     if found and re.search(r"[A-Za-z]{3,}|\b(?:is|it|so|we)\b", outside) and not unit_name(outside):
         after = line[found[-1].end() :]
-        if m := re.match(r" (?:is|are|equals?|must be|will be) ", after):  # the value of $x$ is 5
+        m = re.match(r" (?:is|are|equals?|must be|will be) (?=.*\d|.{1,3}$)", after)
+        if m:  # the value of $x$ is 5; but not: $5$ is the smallest
             before = line[: found[-1].end()]
             return _in_line(after[m.end() :], known) if stated(f"{before} is ", after[m.end() :]) else [line]
         first = len(found) - 1
@@ -175,15 +187,23 @@ def _in_line(line: str, known: Callable[[str], object]) -> list[str]:
             first -= 1  # a list of formulas is one answer
         if not stated(line[: found[first].start()], after):
             return [line]
-        return [", ".join("".join(filter(None, m.groups())) for m in found[first:])]
+        formulas = ["".join(filter(None, m.groups())) for m in found[first:]]
+        return [", ".join(formulas) + (_unit_after(after, known) if len(formulas) == 1 else "")]
+    answers = [line]
     is_ = next(reversed(list(_COPULA.finditer(line))), None)
-    if is_ and re.search(r"\d", value := line[is_.end() :].strip()) and _VALUE.fullmatch(value):
-        return [line, value] if stated(line[: is_.end()], "") else [line]
+    value = line[is_.end() :].strip() if is_ else ""
+    amount = _AMOUNT.fullmatch(value)
+    if is_ and (amount or _LIST.fullmatch(value)):
+        before = line[: is_.end()]
+        aside = re.search(r"\d", before) and _ASIDE.search(before)  # 5 when x is 3
+        if aside or not stated(before, amount[1] if amount else ""):
+            return [line]
+        answers.append(value)
     numbers = list(_NUMBERS.finditer(line))
     prose = len(re.findall(r"[A-Za-z']{2,}", line)) > 1 and not re.search(r"[\\=<>^+*_;]", line)
     if prose and len(numbers) == 1 and stated(line[: numbers[0].start()], line[numbers[0].end() :]):
-        return [line, numbers[0][0] + _unit_after(line[numbers[0].end() :], known)]
-    return [line]
+        answers.append(numbers[0][0] + _unit_after(line[numbers[0].end() :], known))
+    return answers
 
 
 def _unit_after(text: str, known: Callable[[str], object]) -> str:

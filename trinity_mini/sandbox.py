@@ -27,7 +27,8 @@ written against this very harness. Use it for tests that must reach inside (mock
 mind. What keeps the code off this machine is the same in both: monty's or wasmtime's isolation.
 
 "unsupported" is no verdict. A wrong program can bring it about by importing and using a module that is lacking
-(sandbox_lacks.py), by a name of a class that the tests compare, or by a way to crash CPython in C.
+(sandbox_lacks.py), by an object of a class (its name has a capital) that the tests compare, or by a way to crash
+CPython in C.
 
 Not excluded in either: weak tests; a helper that the tests take from the submission (name only what is asked for, and
 give the tests their own helpers); a fault in monty, wasmtime or the operating system.

@@ -115,14 +115,23 @@ class Objects:
     """What the tests hold of a submission: its functions and classes by name, other values by number."""
 
     def __init__(self, namespace: dict[str, Any], functions: list[str]) -> None:
-        self.namespace, self.functions, self.held = namespace, functions, []
+        self.namespace, self.functions = namespace, functions
+        self.held: list[Any] = []
+        self.numbers: dict[int, int] = {}  # by id, so that the same object is the same for the tests
 
     def refer(self, value: Any) -> bytes:
-        if len(self.held) >= ITEMS:
-            raise MemoryError("too many objects")
-        self.held.append(value)
-        named = any(type(value) is self.namespace.get(name) for name in self.functions)
-        return b"%d%b" % (len(self.held) - 1, b"!" if named else b"")
+        """Its number, and `!` if its class is one that the tests know.
+
+        A class has a capital. Else a wrong program could make `f` a class, whose objects may not be compared, and so
+        never fail.
+        """
+        number = self.numbers.setdefault(id(value), len(self.held))
+        if number == len(self.held):
+            if number >= ITEMS:
+                raise MemoryError("too many objects")
+            self.held.append(value)
+        named = any(name[:1].isupper() and type(value) is self.namespace.get(name) for name in self.functions)
+        return b"%d%b" % (number, b"!" if named else b"")
 
     def find(self, name: bytes) -> Any:
         if name[:1].isdigit():
@@ -191,8 +200,8 @@ class Remote(Stand):
     """Stands for a function, a class or an object of the submission, which lives in another interpreter.
 
     It has the attributes, the methods, the items and the truth of what it stands for, all of them asked for there. It
-    equals nothing that is plain data: what an object of the submission says to `==` would be no verdict. Where the
-    tests compare or compute with an object of a class they know, the answer is "unsupported".
+    equals nothing but itself: what an object of the submission says to `==` would be no verdict. Where the tests
+    compare or compute with an object of a class they know, the answer is "unsupported".
     """
 
     __slots__ = ()
@@ -213,7 +222,7 @@ class Remote(Stand):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Remote) and other._target == self._target:
             return True
-        if self._target.endswith(b"!") or isinstance(other, Remote):
+        if self._target.endswith(b"!") or (isinstance(other, Remote) and other._target.endswith(b"!")):
             raise Foreign("the tests compare objects of the code")
         return False
 

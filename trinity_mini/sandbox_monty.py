@@ -199,7 +199,7 @@ def _remote(run: _Run, solver: Any, name: str, measure: str) -> Callable[..., An
 def run_whole(code: str, stdin: str, limits: Limits) -> Result:
     """A whole program. It can read by `input()` only: monty has no `sys.stdin`."""
     run = _start(limits)
-    lines = stdin.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # as Python reads text, and at nothing else
+    lines = stdin.split("\n")  # and at nothing else, as Python does where contests are judged
     if not lines[-1]:
         lines.pop()
     hidden = "_" + secrets.token_hex(16)

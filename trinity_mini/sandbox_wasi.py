@@ -153,7 +153,7 @@ def worker(job: Path) -> int:
     timer = threading.Timer(given["seconds"], own.increment_epoch)
     timer.daemon = True
     timer.start()
-    how = "trap"
+    how = "abort"
     try:
         instance.exports(store)["_start"](store)
         return 0
@@ -163,7 +163,7 @@ def worker(job: Path) -> int:
         code = trap.trap_code
         how = {wasmtime.TrapCode.INTERRUPT: "late", wasmtime.TrapCode.UNREACHABLE: "abort"}.get(code, "trap")
     except wasmtime.WasmtimeError:
-        pass
+        pass  # an exit code that WASI has not, for one
     job.with_name("fate").write_text(how, encoding="ascii")  # not the exit code, which the guest may choose
     return 1
 

@@ -134,9 +134,11 @@ def _empty(folder: Path) -> bool:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads a checkpoint: pycma's objects, numpy's arrays and generators, and our own `Randn`; refuses all else."""
+    """Reads a checkpoint: plain values, pycma's objects, numpy's arrays and generators, `Randn`; refuses all else."""
 
     KNOWN = {
+        "builtins": {"complex", "frozenset", "range", "set", "slice"},
+        "collections": {"OrderedDict", "defaultdict", "deque"},
         "cma.evolution_strategy": {"_pass"},
         "cma.options_parameters": {"is_feasible"},
         "numpy": {"dtype", "ndarray"},
