@@ -741,6 +741,15 @@ def f(x): return lambda: x * x
 == an object for a number
 class A: pass
 def f(x): return A()
+== the mark found, and lines written that are no results
+import sys
+at, marks = sys._getframe(), set()
+while at:
+    marks |= {c.strip() for c in at.f_code.co_consts if isinstance(c, str) and c[:1] == "\\n" and len(c) == 33}
+    at = at.f_back
+def f(x):
+    for line in ("5", "[]", "{}", '["a", 1]', "[1e999, 2]", '[0.1, {"a": 1}]', "nonsense"):
+        for mark in marks: print("\\n" + mark + line)
 == a class for a function
 class f:
     def __init__(self, x): pass

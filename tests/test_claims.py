@@ -14,7 +14,8 @@ from trinity_mini.files import DATA, UserError
 from trinity_mini.study import jsonl
 
 EFFECTS = {  # accuracy of a variant minus that of full, and how sure
-    "full": (0.0, 0.0), "no Thinker": (-0.7, 0.01), "no Verifier": (0.0, 0.03), "no roles: Workers only": (0.2, 0.01),
+    "full": (0.0, 0.0), "head: linear": (0.0, 0.0), "no Thinker": (-0.7, 0.01), "no Verifier": (0.0, 0.03),
+    "no roles: Workers only": (0.2, 0.01),
     "reads the last token": (-0.1, 0.01), "head: low-rank": (-0.1, 0.01), "head: sparse": (-0.2, 0.01),
     "head: block-diagonal-2": (0.0, 0.02), "head: block-diagonal-n, argmax": (0.1, 0.01),
     **{f"at most {k} turns": (0.1 * (k - 5), 0.01) for k in (2, 3, 4, 6)},

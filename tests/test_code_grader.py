@@ -41,8 +41,7 @@ def test_a_wrong_program_does_not_escape_its_zero(name, monkeypatch):
     monkeypatch.setattr(code_grader, "SLOW", 1.0)
     monkeypatch.setattr(code_grader, "TOTAL", 10.0)  # fewer seconds than all tests may take one by one
     began = time.monotonic()
-    kinds = (("functional", SQUARES), ("asserts", ASSERTS))
-    for kind, gold in kinds if THOROUGH else kinds[list(ESCAPES).index(name) % 2 :][:1]:
+    for kind, gold in ("functional", SQUARES), ("asserts", ASSERTS):
         assert grade_code(kind, gold, fenced(ESCAPES[name])) is False, kind
     program = ESCAPES[name] + "\nx = int(input())\nf(x)\nprint(f(x))"
     if THOROUGH or "errors" in name or "says so" in name:
@@ -57,6 +56,10 @@ def test_an_endless_call_is_wrong_however_many_there_are(monkeypatch):
     assert grade_code("functional", SQUARES, fenced(ESCAPES["without end"])) is False
     assert grade_code("functional", SQUARES, fenced(ESCAPES["without end, at the second call"])) is False
     assert time.monotonic() - began < 8
+
+
+def test_a_function_is_not_called_in_monty():
+    assert grade_code("functional", SQUARES, fenced(FUNCTIONAL["writes beside"]), "monty") is None
 
 
 def test_slow_calls_that_come_to_an_end_are_graded_to_the_last(monkeypatch):

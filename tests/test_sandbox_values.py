@@ -214,6 +214,17 @@ def test_the_stack_lies_above_all_else():
             more_calls(rubbish)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere address space has no limit")
+def test_a_machine_without_room_is_no_verdict():
+    code = (
+        "import resource\nfrom trinity_mini.sandbox import run, run_program\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+        "for r in (run('x = 1', '', (), 'wasi'), run_program('print(1)', '', 'wasi')):\n"
+        "    assert r.why.startswith('unsupported: '), r.why\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 # --- what is lacking --------------------------------------------------------------------------------------------------
 
 GONE = "unsupported: ModuleNotFoundError: No module named 'numpy'"

@@ -58,7 +58,10 @@ DOUBT = re.compile(
     rf"(?i){_DOUBTS}|\b(?:neither|nor|none|nobody|nothing|no|or|than|between|exceed\w*|hardly|rather|instead|"
     r"(?:might|may|could) (?:well )?be|(?:lower|upper) bound)\b"
 )
-_DOUBT_AFTER = re.compile(rf"(?i){_DOUBTS}|^\W*(?:\w+ )?(?:or|(?:more|less|\w+er) than)\b")
+_DOUBT_AFTER = re.compile(  # 5 or six, 5 cm or more, 5 less than x; but not: 5 red or blue balls
+    rf"(?i){_DOUBTS}|^\W*(?:(?:\w+ )?or (?:so|more|less|fewer|higher|lower|greater|maybe|perhaps|\d)|or|\w+er than|"
+    r"(?:\w+ )?(?:more|less|fewer) than)\b"
+)
 _ALTERED_BY = re.compile(
     r"(?i)\b(?:minus|negative|plus|times|over|under|above|below|beyond|within|almost|nearly|before|after|until|from|"
     r"by|base|twice|thrice|double|triple|(?<!add )(?<!adds )(?<!sum )(?<!sums )up to|close[rs]? to|past|since|"

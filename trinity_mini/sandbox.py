@@ -107,9 +107,11 @@ def run(
 def run_program(code: str, stdin: str, kind: Kind = "auto", limits: Limits = Limits(), *, caller: str = "") -> Result:
     """Run a whole program that reads `stdin`; `Result.stdout` is what it printed, for the caller to compare.
 
-    caller: a program to run instead, which finds the code as text in `CODE`. Never in monty.
+    caller: a program to run instead, which finds the code as text in `CODE`; monty does not support it.
     ok if it ended by itself with exit code 0. Raises: as `run`.
     """
+    if _kinds(kind) == ("monty",) and caller:
+        return Result(False, "monty", "unsupported: a caller", "", 0.0)
     if _kinds(kind)[0] == "monty" and not caller:
         from .sandbox_monty import run_whole
 

@@ -41,7 +41,7 @@ class Watch:
         self.guests: list[Guest] = []
         self.lock = threading.Lock()
         self.began = time.monotonic()
-        self.timer = threading.Timer(START, self.breach, ["timed out: the sandbox did not start"])
+        self.timer = threading.Timer(START, self.breach, ["unsupported: the sandbox did not start"])
         self.timer.daemon = True
         self.timer.start()
 
@@ -210,7 +210,7 @@ def run_tests(launch: Launch, kind: str, code: str, tests: str, functions: Seque
                 (home := Path(folder, mode)).mkdir()
                 guests.append(Guest(launch(home, GUEST, mode, limits, subprocess.PIPE), watch, True, home))
             if any(guest.receive()[0] != b"h" for guest in guests):
-                return watch.result("failed: the sandbox did not start")
+                return watch.result("unsupported: the sandbox did not start")
             watch.go()
             return watch.result(_converse(guests, code, tests, functions))
         finally:
