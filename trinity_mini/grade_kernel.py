@@ -14,6 +14,7 @@ import threading
 import time
 from typing import Any
 
+from ipykernel.iostream import IOPubThread, OutStream
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
 
@@ -51,6 +52,10 @@ class GradingKernel(IPythonKernel):
 
     msg_types = [*IPythonKernel.msg_types, "guard_request", "check_request"]
 
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.shell._tee = lambda *args, **kwargs: contextlib.nullcontext()  # IPython keeps what a cell has printed
+
     async def do_execute(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         try:
             reply = await super().do_execute(*args, **kwargs)
@@ -77,8 +82,21 @@ class GradingKernel(IPythonKernel):
         self.session.send(stream, "check_reply", reply, parent, ident=ident)
 
 
+def silence() -> None:
+    """Drop what a notebook prints and shows: nobody reads it, and a flood would fill the memory before it is sent."""
+
+    def write(_: OutStream, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text)}")
+        return len(text)
+
+    OutStream.write = write
+    OutStream.flush = IOPubThread.send_multipart = lambda *args, **kwargs: None
+
+
 def main() -> None:
     limit(int(sys.argv.pop(1)))
+    silence()
     # Whoever imports these gets a copy of his own, and cannot change the guard's.
     del sys.modules["trinity_mini.grade_guard"], trinity_mini.grade_guard
     IPKernelApp.launch_instance(kernel_class=GradingKernel)
