@@ -88,9 +88,9 @@ def speakers(turns: pd.DataFrame, agents: Sequence[str]) -> Figure:
                         bottom += height
         ax.set(title=family, xlabel="turn", xticks=range(1, last + 1), ylim=(0, 1.05))
         ax.tick_params(axis="x", which="major", length=0, pad=13)
-        ax.set_xticks([t + p for t in range(1, last + 1) for p in places], letters * last, minor=True, fontsize=6)
-        ax.tick_params(axis="x", which="minor", length=2, pad=1)
         ax.xaxis.remove_overlapping_locs = False  # the agent in the middle stands where the turn's number does
+        ax.set_xticks([t + p for t in range(1, last + 1) for p in places], letters * last, minor=True)
+        ax.tick_params(axis="x", which="minor", length=2, pad=1, labelsize=6)
     axes[0].set_ylabel("share of episodes")
     handles = [axes[0].bar(0, 0, color=c, hatch=HATCHES[r], edgecolor="white", label=r) for r, c in COLOURS.items()]
     order = ", ".join(f"{letter} = {name}" for letter, name in zip(letters, agents, strict=True))
